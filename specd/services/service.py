@@ -13,6 +13,7 @@ __all__ = [
     "GuardPlan",
     "JournalRecord",
     "OwnUnit",
+    "PortOwner",
     "Process",
     "ServiceManager",
     "UnitFacts",
@@ -115,6 +116,15 @@ class Process:
     rss_bytes: int
     cpu_s: float
     read_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PortOwner:
+    """Who listens on a TCP port: pid 0, unit "" and command "" where the host will not tell."""
+
+    pid: int
+    unit: str
+    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +239,10 @@ class ServiceManager(Protocol):
 
     async def processes(self, unit: str) -> list[Process]:
         """List the processes in the unit's cgroup, main process first; empty when it is gone."""
+        ...
+
+    async def port_owners(self, port: int) -> list[PortOwner]:
+        """List who listens on a TCP port of the host, any address; empty when it is free."""
         ...
 
     def journal(
