@@ -1,0 +1,77 @@
+"""Fixtures of things that are real and costly: hosts with systemd and sshd, and an installed vLLM."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.testhost import HostOptions, TestHost, Unavailable, sweep
+from tests.vllm.provision import VllmInstall, provision
+
+ENGINE_TEST_TIMEOUT_S = 1800
+"""Covers the installation, which the first test that wants the engine pays for."""
+
+HostFactory = Callable[..., TestHost]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests of the real engine time for its installation, unless they say otherwise."""
+    for item in items:
+        if item.get_closest_marker("engine") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(ENGINE_TEST_TIMEOUT_S))
+
+
+@contextlib.contextmanager
+def _skipping() -> Iterator[None]:
+    try:
+        yield
+    except Unavailable as why:
+        pytest.skip(str(why))
+
+
+@pytest.fixture(scope="session")
+def swept() -> None:
+    """Hosts that a killed test run left behind are gone."""
+    with _skipping():
+        sweep()
+
+
+@pytest.fixture(scope="session")
+def testhost(swept: None) -> Iterator[TestHost]:
+    """A booted host that tests share: leave it as found, and give units names of your own."""
+    with _skipping():
+        host = TestHost.create()
+    try:
+        host.boot()
+        yield host
+    finally:
+        host.destroy()
+
+
+@pytest.fixture
+def make_host(swept: None) -> Iterator[HostFactory]:
+    """Make booted hosts of this test alone: make_host(options=HostOptions(...), behind=other, boot=False)."""
+    with contextlib.ExitStack() as hosts:
+
+        def make(options: HostOptions | None = None, *, behind: TestHost | None = None, boot: bool = True) -> TestHost:
+            with _skipping():
+                host = TestHost.create(options=options, behind=behind)
+            hosts.callback(host.destroy)
+            if boot:
+                host.boot()
+            return host
+
+        yield make
+
+
+@pytest.fixture
+def fresh_host(make_host: HostFactory) -> TestHost:
+    """A booted host of this test alone, for tests that break it."""
+    return make_host()
+
+
+@pytest.fixture(scope="session")
+def vllm_install() -> VllmInstall:
+    """The real vLLM and its model, installed on first use."""
+    with _skipping():
+        return provision()
