@@ -81,15 +81,20 @@ class UsageError(SpecdError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem in a file: `line` counts from 1 (0: the file as a whole), `key` is the dotted path."""
+    """One problem in a file: `line` counts from 1 (0: the file as a whole), `key` is the dotted path.
+
+    `column` counts from 1 and is 0 where only the line is known.
+    """
 
     file: str
     line: int
     key: str
     text: str
+    column: int = 0
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.key + ': ' if self.key else ''}{self.text}"
+        where = ":".join([self.file, *(str(number) for number in (self.line, self.column) if number)])
+        return f"{where}: {self.key + ': ' if self.key else ''}{self.text}"
 
 
 class ConfigError(SpecdError):

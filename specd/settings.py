@@ -1,9 +1,25 @@
-"""What can be configured, as frozen records; specd/config/ reads them from TOML and is the only validator."""
+"""What can be configured, as frozen records; specd/config/ reads them from TOML and is the only validator.
+
+The rules in the annotations (specd/constraints.py) are applied there, not when a record is made in code.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from specd.constraints import (
+    Mark,
+    env_name,
+    host_path,
+    http_url,
+    listen_address,
+    no_option,
+    one_of,
+    record_name,
+    unit_name,
+    within,
+    without_keys,
+)
 from specd.engines.engine import FlagValue
 
 __all__ = [
@@ -18,17 +34,25 @@ __all__ = [
     "TrialSpec",
 ]
 
+Given = Annotated[str, Mark.GIVEN]
+LocalPath = Annotated[str, Mark.LOCAL_PATH]
+HostPath = Annotated[str, host_path]
+_MONTH_S = 31 * 86400
+Seconds = Annotated[float, within(0, _MONTH_S, above=True)]
+SecondsOrNone = Annotated[float, within(0, _MONTH_S)]
+Share = Annotated[float, within(0, 1)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
     """[daemon]. Empty paths mean: by user (/var/lib/specd and /run/specd for root, XDG directories otherwise)."""
 
-    state_dir: str = ""
-    socket: str = ""
-    tcp: str = ""
-    token_file: str = ""
-    log_level: str = "info"
-    log_format: str = "auto"
+    state_dir: LocalPath = ""
+    socket: LocalPath = ""
+    tcp: Annotated[str, listen_address] = ""
+    token_file: LocalPath = ""
+    log_level: Annotated[str, one_of("debug", "info", "warning", "error")] = "info"
+    log_format: Annotated[str, one_of("auto", "json", "console")] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,36 +62,36 @@ class HostSettings:
     `manager` is systemd or embedded (then `directory` holds its units). `become` is none or sudo.
     """
 
-    name: str
-    ssh: str = ""
-    ssh_config: str = ""
-    known_hosts: str = ""
-    become: str = "none"
-    manager: str = "systemd"
-    directory: str = ""
-    unit_dir: str = ""
-    python: str = ""
-    connect_timeout_s: float = 15.0
-    keepalive_s: float = 15.0
+    name: Given
+    ssh: Annotated[str, no_option] = ""
+    ssh_config: LocalPath = ""
+    known_hosts: LocalPath = ""
+    become: Annotated[str, one_of("none", "sudo")] = "none"
+    manager: Annotated[str, one_of("systemd", "embedded")] = "systemd"
+    directory: HostPath = ""
+    unit_dir: HostPath = ""
+    python: Annotated[str, no_option] = ""
+    connect_timeout_s: Seconds = 15.0
+    keepalive_s: Seconds = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
     """[services.NAME.deadlines]: seconds a state may take in all, and (`_stall_s`) without any progress."""
 
-    baseline_s: float = 3600.0
-    write_unit_s: float = 120.0
-    verify_s: float = 300.0
-    restart_s: float = 900.0
-    loading_s: float = 7200.0
-    loading_stall_s: float = 900.0
-    cudagraph_compile_s: float = 3600.0
-    cudagraph_compile_stall_s: float = 1200.0
-    ready_s: float = 600.0
-    benchmark_s: float = 7200.0
-    benchmark_stall_s: float = 300.0
-    rollback_s: float = 7200.0
-    rollback_stall_s: float = 1200.0
+    baseline_s: Seconds = 3600.0
+    write_unit_s: Seconds = 120.0
+    verify_s: Seconds = 300.0
+    restart_s: Seconds = 900.0
+    loading_s: Seconds = 7200.0
+    loading_stall_s: Seconds = 900.0
+    cudagraph_compile_s: Seconds = 3600.0
+    cudagraph_compile_stall_s: Seconds = 1200.0
+    ready_s: Seconds = 600.0
+    benchmark_s: Seconds = 7200.0
+    benchmark_stall_s: Seconds = 300.0
+    rollback_s: Seconds = 7200.0
+    rollback_stall_s: Seconds = 1200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +99,8 @@ class GuardSettings:
     """[services.NAME.guard]: the dead-man's switch on the host; renewed every `renew_s`, fires `lease_s` after the
     last."""
 
-    lease_s: float = 900.0
-    renew_s: float = 60.0
+    lease_s: Seconds = 900.0
+    renew_s: Seconds = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,32 +111,34 @@ class Policy:
     difference that counts as equivalent. `after_better` is restore or keep.
     """
 
-    metric: str = "tpot"
-    level: int = 0
-    margin: float = 0.03
-    confidence: float = 0.95
-    after_better: str = "restore"
+    metric: Annotated[str, one_of("tpot", "ttft", "output_tok_s")] = "tpot"
+    level: Annotated[int, within(0, 4096)] = 0
+    margin: Annotated[float, within(0, 1, below=True)] = 0.03
+    confidence: Annotated[float, within(0.5, 1, below=True)] = 0.95
+    after_better: Annotated[str, one_of("restore", "keep")] = "restore"
     keep_unit: bool = False
-    max_error_rate: float = 0.02
-    baseline_fresh_s: float = 86400.0
+    max_error_rate: Share = 0.02
+    baseline_fresh_s: SecondsOrNone = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSettings:
     """[benchmarks.NAME]: a benchmark plan."""
 
-    name: str
-    levels: tuple[int, ...] = (1, 4)
-    repeats: int = 3
-    requests: int = 12
+    name: Given
+    levels: tuple[Annotated[int, within(1, 4096)], ...] = (1, 4)
+    repeats: Annotated[int, within(1, 1000)] = 3
+    requests: Annotated[int, within(1, 1_000_000)] = 12
     prompts: str = "diverse"
-    max_tokens: int = 256
-    temperature: float = 0.0
-    warmup_requests: int = 4
-    first_token_s: float = 120.0
-    idle_s: float = 60.0
-    seed: int = 0
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens: Annotated[int, within(1, 1_000_000)] = 256
+    temperature: Annotated[float, within(0, 5)] = 0.0
+    warmup_requests: Annotated[int, within(0, 10_000)] = 4
+    first_token_s: Seconds = 120.0
+    idle_s: Seconds = 60.0
+    seed: Annotated[int, within(0, 2**63 - 1)] = 0
+    extra_body: Annotated[
+        Mapping[str, Any], without_keys("messages", "model", "prompt", "stream", "stream_options")
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,18 +151,18 @@ class ServiceSettings:
     before SIGKILL.
     """
 
-    name: str
-    host: str
-    unit: str
-    scope: str = "system"
-    engine: str = "auto"
-    endpoint: str = ""
+    name: Given
+    host: Annotated[str, record_name]
+    unit: Annotated[str, unit_name]
+    scope: Annotated[str, one_of("system", "user")] = "system"
+    engine: Annotated[str, one_of("auto", "vllm", "sglang", "llamacpp", "rehearsal")] = "auto"
+    endpoint: Annotated[str, http_url] = ""
     model: str = ""
-    api_key_file: str = ""
-    api_key_env: str = ""
-    benchmark: str = "default"
-    drain_s: float = 10.0
-    stop_timeout_s: float = 15.0
+    api_key_file: LocalPath = ""
+    api_key_env: Annotated[str, env_name] = ""
+    benchmark: Annotated[str, record_name] = "default"
+    drain_s: SecondsOrNone = 10.0
+    stop_timeout_s: Seconds = 15.0
     deadlines: Deadlines = field(default_factory=Deadlines)
     guard: GuardSettings = field(default_factory=GuardSettings)
     policy: Policy = field(default_factory=Policy)
@@ -146,7 +172,7 @@ class ServiceSettings:
 class Config:
     """A whole config file; `path` is where it came from."""
 
-    path: str
+    path: Given
     daemon: DaemonSettings = field(default_factory=DaemonSettings)
     hosts: Mapping[str, HostSettings] = field(default_factory=dict)
     services: Mapping[str, ServiceSettings] = field(default_factory=dict)
@@ -157,15 +183,15 @@ class Config:
 class TrialSpec:
     """[[trial]] of a trial file: what differs from the baseline. In `env`, None unsets a variable.
 
-    `keep` overrides the policy's `after_better`; `keep_unit` leaves the candidate's unit file for a look.
+    `benchmark` and `after_better` override the service's when not ""; `keep_unit` leaves the candidate's unit file.
     """
 
-    name: str
-    service: str
+    name: Annotated[str, record_name]
+    service: Annotated[str, record_name]
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     env: Mapping[str, str | None] = field(default_factory=dict)
     benchmark: str = ""
-    after_better: str = ""
+    after_better: Annotated[str, one_of("", "restore", "keep")] = ""
     keep_unit: bool = False
-    note: str = ""
-    rehearsal: bool = False
+    note: Annotated[str, Mark.FREE_TEXT] = ""
+    rehearsal: Annotated[bool, Mark.GIVEN] = False
