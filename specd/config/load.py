@@ -83,10 +83,11 @@ def _check_service(path: KeyPath, service: ServiceSettings, config: Config, docu
         document.complain((*path, "api_key_env"), "and api_key_file exclude each other")
     guard = service.guard
     if guard.renew_s * 2 > guard.lease_s and document.is_sound((*path, "guard")):
+        written = "renew_s" if (*path, "guard", "renew_s") in document.scan.lines else "lease_s"
         text = (
-            f"{guard.renew_s:g} is more than half of lease_s ({guard.lease_s:g}): one lost renewal would fire the guard"
+            f"renew_s ({guard.renew_s:g}) is more than half of lease_s ({guard.lease_s:g}): one lost renewal would fire"
         )
-        document.complain((*path, "guard", "renew_s"), text)
+        document.complain((*path, "guard", written), text)
 
 
 def missing(kind: str, name: str, known: Iterable[str]) -> str:

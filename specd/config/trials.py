@@ -31,7 +31,7 @@ def parse_trials(text: str, file: str, config: Config) -> list[TrialSpec]:
         document.complain(("trial",), "write [[trial]], with two brackets: a file holds a list of trials")
         tables = []
     elif not isinstance(tables, list) or not tables:
-        document.complain(("trial",) if tables else (), "holds no [[trial]] table")
+        document.complain(("trial",) if "trial" in document.table else (), "holds no [[trial]] table")
         tables = []
     specs = [_read_trial(table, ("trial", number), document, config) for number, table in enumerate(tables)]
     _check_names(specs, document)
