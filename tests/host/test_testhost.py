@@ -1,18 +1,25 @@
 """The test host itself: what other tests take for granted must hold."""
 
 import errno
+import os
 import socket
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import asyncssh
 import pytest
 
-from tests.testhost import HostError, TestHost, network
+from tests.testhost import Bind, HostError, HostOptions, TestHost, network, power, project_binds, sweep
 from tests.testhost.host import ssh
+from tests.testhost.state import start_time
 
 pytestmark = pytest.mark.host
 
 SLEEPER = "[Service]\nExecStart=/usr/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
+MakeHost = Callable[..., TestHost]
+REPOSITORY = Path(__file__).parents[2]
 
 
 def reach(host: TestHost) -> int:
@@ -108,3 +115,165 @@ def test_link_down_is_unreachable_at_once(fresh_host: TestHost) -> None:
         network.run("ip", "route", "get", fresh_host.address)
     fresh_host.netup()
     assert reach(fresh_host) == 0
+
+
+def test_dropped_packets_are_silent(fresh_host: TestHost) -> None:
+    fresh_host.drop()
+    assert reach(fresh_host) == errno.ETIMEDOUT
+    fresh_host.undrop()
+    assert reach(fresh_host) == 0
+
+
+def test_frozen_host_accepts_and_never_answers(fresh_host: TestHost) -> None:
+    fresh_host.freeze()
+    with socket.create_connection((fresh_host.address, 22), timeout=0.5) as client:
+        with pytest.raises(TimeoutError):
+            client.recv(4)
+        fresh_host.thaw()
+        client.settimeout(5)
+        assert client.recv(4) == b"SSH-"
+
+
+def test_a_blocked_unit_directory(fresh_host: TestHost) -> None:
+    units = "/etc/systemd/system"
+    before = fresh_host.snapshot(units)
+    fresh_host.make_readonly(units)
+    with pytest.raises(HostError, match="Read-only file system"):
+        fresh_host.put(f"{units}/new.service", "x")
+    fresh_host.make_writable(units)
+    fresh_host.fill(units)
+    with pytest.raises(HostError, match="No space left"):
+        fresh_host.put(f"{units}/new.service", "x" * 100)
+    fresh_host.unfill(units)
+    assert fresh_host.snapshot(units) == before
+
+
+def test_operator_has_the_rights_given(make_host: MakeHost) -> None:
+    rule = "operator ALL=(root) NOPASSWD: /usr/bin/systemctl daemon-reload\n"
+    host = make_host(HostOptions(operator_sudoers=rule))
+    assert ssh(host, "sudo", "-n", "/usr/bin/systemctl", "daemon-reload", user="operator").returncode == 0
+    refused = ssh(host, "sudo", "-n", "/usr/bin/systemctl", "stop", "ssh.service", user="operator")
+    assert refused.returncode == 1
+    assert "password is required" in refused.stderr
+    assert ssh(host, "systemctl", "show", "ssh.service", "--property=ActiveState", user="operator").stdout == (
+        "ActiveState=active\n"
+    )
+    assert "Server listening" in ssh(host, "journalctl", "-q", "-u", "ssh.service", user="operator").stdout
+    host.set_sudoers("operator ALL=(root) NOPASSWD: /usr/bin/id\n")
+    assert ssh(host, "sudo", "-n", "id", "-u", user="operator").stdout == "0\n"
+    with pytest.raises(HostError, match="syntax error"):
+        host.set_sudoers("operator ALL=")
+
+
+async def test_session_limit(make_host: MakeHost) -> None:
+    host = make_host(HostOptions(max_sessions=2))
+    async with (
+        asyncssh.connect(host.alias, config=[str(host.ssh_config)]) as connection,
+        connection.create_process("cat"),
+        connection.create_process("cat"),
+    ):
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await connection.create_process("cat")
+
+
+async def test_greeting_spoils_commands_and_sftp(fresh_host: TestHost) -> None:
+    fresh_host.greet_with("\\033[1mwelcome\\033[0m\\n", user="operator")
+    assert ssh(fresh_host, "echo", "it", user="operator").stdout == "\x1b[1mwelcome\x1b[0m\nit\n"
+    assert ssh(fresh_host, "echo", "it").stdout == "it\n"
+    async with asyncssh.connect(fresh_host.operator_alias, config=[str(fresh_host.ssh_config)]) as connection:
+        with pytest.raises(asyncssh.SFTPError):
+            await connection.start_sftp_client()
+
+
+async def test_host_behind_another(make_host: MakeHost) -> None:
+    front = make_host()
+    back = make_host(behind=front)
+    assert reach(back) == errno.EHOSTUNREACH
+    async with asyncssh.connect(back.alias, config=[str(back.ssh_config)]) as connection:
+        done = await connection.run("uname -n", check=True)
+    assert done.stdout == f"{back.name}\n"
+    front.netdown()
+    assert ssh(back, "true").returncode == 255
+
+
+def test_user_instance_lingers(make_host: MakeHost) -> None:
+    host = make_host(HostOptions(user_instance=True))
+    host.put(
+        "/home/operator/.config/systemd/user/sleeper.service",
+        SLEEPER.replace("multi-user", "default"),
+        owner="operator",
+    )
+    for verb in (["daemon-reload"], ["enable", "--now", "sleeper.service"]):
+        answer = ssh(host, "systemctl", "--user", *verb, user="operator")
+        assert answer.returncode == 0, answer.stderr
+    host.reboot()
+    # Nobody has logged in since.
+    sleepers = ["pgrep", "-u", "operator", "-x", "sleep"]
+    power.wait_until(lambda: host.exec(sleepers, check=False).returncode == 0, 10, "the lingering unit")
+
+
+def test_binds_bring_the_project_inside(make_host: MakeHost, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    host = make_host(HostOptions(binds=(*project_binds(REPOSITORY), Bind(shared, Path("/srv/shared"), writable=True))))
+    imported = host.exec([sys.executable, "-c", "import asyncssh, sys; print(sys.prefix)"])
+    assert imported.stdout == f"{sys.prefix}\n"
+    host.put("/srv/shared/note", "from inside")
+    assert (shared / "note").read_text() == "from inside"
+    with pytest.raises(HostError, match="Read-only file system"):
+        host.put(f"{sys.prefix}/note", "x")
+
+
+MAKE_AND_DIE = """
+import os, signal
+from tests.testhost import TestHost
+host = TestHost.create()
+host.boot()
+print(host.name, host.pid1, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_sweep_takes_the_hosts_of_the_dead_only(fresh_host: TestHost) -> None:
+    done = subprocess.run([sys.executable, "-c", MAKE_AND_DIE], cwd=REPOSITORY, capture_output=True, check=False)
+    name, pid1 = done.stdout.decode().split()
+    orphan = TestHost.open(name)
+    assert orphan.is_on
+    assert name in sweep()
+    assert not orphan.disk.exists()
+    assert not orphan.cgroup.exists()
+    assert network.link_name(orphan.number) not in os.listdir("/sys/class/net")
+    assert start_time(int(pid1)) is None
+    assert fresh_host.is_on
+
+
+def test_destroy_leaves_nothing(swept: None) -> None:
+    host = TestHost.create()
+    host.boot()
+    pid1 = host.pid1
+    host.destroy()
+    assert start_time(pid1) is None
+    assert not host.disk.exists()
+    assert not host.cgroup.exists()
+    assert host.name not in Path("/proc/self/mountinfo").read_text()
+    assert network.link_name(host.number) not in os.listdir("/sys/class/net")
+
+
+def test_command_for_people() -> None:
+    def command(*argv: str) -> subprocess.CompletedProcess[str]:
+        call = [sys.executable, "-m", "tests.testhost", *argv]
+        return subprocess.run(call, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+
+    name = f"by-hand-{os.getpid()}"
+    try:
+        assert command("create", name).returncode == 0
+        assert command("boot", name).returncode == 0
+        assert command("ssh", name, "uname", "-n").stdout == f"{name}\n"
+        assert name in command("list").stdout
+        sweep()
+        assert command("crash", name).returncode == 0
+        again = command("create", name)
+        assert (again.returncode, again.stderr) == (1, f"host {name} exists\n")
+    finally:
+        assert command("destroy", name).returncode == 0
+    assert command("boot", name).stderr == f"no host {name}\n"

@@ -83,9 +83,14 @@ class TestHost(Inside):
     # Facts for a client
 
     @property
+    def number(self) -> int:
+        """Its place in the range of addresses."""
+        return self._record.number
+
+    @property
     def address(self) -> str:
         """The address to reach it at, from this machine or from the host it stands behind."""
-        return network.far_address(self._record.number)
+        return network.far_address(self.number)
 
     @property
     def alias(self) -> str:
@@ -170,7 +175,7 @@ class TestHost(Inside):
             power.send(systemd, signal.SIGKILL)
         power.remove_cgroup(self.name)
         with guarded() as hosts:
-            network.disconnect(self._record.number, self.netns, self._near)
+            network.disconnect(self.number, self.netns, self._near)
             shutil.rmtree(self.disk)
             if not any(hosts.iterdir()):
                 network.lower_guard()
@@ -179,11 +184,11 @@ class TestHost(Inside):
 
     def netdown(self) -> None:
         """Take its link down: new connections are refused as unreachable, open ones hang."""
-        network.set_link(self._record.number, self._near, "down")
+        network.set_link(self.number, self._near, "down")
 
     def netup(self) -> None:
         """Bring its link back."""
-        network.set_link(self._record.number, self._near, "up")
+        network.set_link(self.number, self._near, "up")
 
     def drop(self) -> None:
         """Lose every packet from and to it, without a word."""
@@ -231,7 +236,7 @@ class TestHost(Inside):
     def set_sudoers(self, text: str) -> None:
         """Replace what operator may do by sudo; raises HostError when visudo finds the text wrong."""
         self.put("/etc/sudoers.d/operator", text.rstrip("\n") + "\n", mode=0o440)
-        self.exec(["visudo", "-c", "-q"])
+        self.exec(["visudo", "--check"])
 
     # Inside
 
@@ -243,9 +248,6 @@ class TestHost(Inside):
         kind, key, *_ = (self.disk / "host_key.pub").read_text().split()
         trusted = f"{self.address} {kind} {key}\n"
         fill = functools.partial(SSH_CONFIG.format, address=self.address, key=self.key, known_hosts=self.known_hosts)
-        config = (
-            fill(alias=self.alias, user="root") + "{jump}" + fill(alias=self.operator_alias, user="operator") + "{jump}"
-        )
         jump = ""
         if behind is not None:
             trusted += behind.known_hosts.read_text()

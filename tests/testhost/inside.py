@@ -10,7 +10,8 @@ from tests.testhost.errors import HostError
 
 CLEAN_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 WRITE_SCRIPT = (
-    'umask 077; mkdir -p -m 755 "$(dirname "$1")" && fresh="$1.put$$" && cat >"$fresh" '
+    'make() { [ -z "$1" ] || [ -d "$1" ] || { make "${1%/*}" "$2" && mkdir -m 755 "$1" && chown "$2:" "$1"; }; }; '
+    'make "${1%/*}" "$3" && umask 077 && fresh="$1.put$$" && cat >"$fresh" '
     '&& chown "$3:" "$fresh" && chmod "$2" "$fresh" && mv -f "$fresh" "$1"'
 )
 LIST_SCRIPT = 'cd "$1" && find . -mindepth 1 -printf "%m %y %P\\0%l\\0"'
@@ -48,7 +49,7 @@ class Inside:
         return text
 
     def put(self, path: str, content: str | bytes, *, mode: int = 0o644, owner: str = "root") -> None:
-        """Write a file by rename, making the directories above it."""
+        """Write a file by rename, making the owner's directories above it as needed."""
         self.exec(["sh", "-c", WRITE_SCRIPT, "put", path, f"{mode:o}", owner], stdin=content)
 
     def get(self, path: str) -> bytes:
