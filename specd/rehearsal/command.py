@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pkgutil
 import re
@@ -95,7 +96,7 @@ def _add_flag(parser: _Parser, flag: Mapping[str, Any]) -> None:
     elif arity == "append":
         parser.add_argument(*names, dest=dest, action="append")
     else:
-        convert = _converter(flag["kind"])
+        convert = _converter(flag)
         choices = [convert(choice) for choice in flag["choices"]] if "choices" in flag else None
         nargs = {"many": "+", "optional": "?"}.get(arity)
         parser.add_argument(
@@ -103,8 +104,18 @@ def _add_flag(parser: _Parser, flag: Mapping[str, Any]) -> None:
         )
 
 
-def _converter(kind: str) -> Callable[[str], Any]:
-    return _CONVERTERS.get(kind, str)
+def _converter(flag: Mapping[str, Any]) -> Callable[[str], Any]:
+    convert = _CONVERTERS.get(flag["kind"], str)
+    if flag["kind"] == "config":
+        convert = functools.partial(_config, flag["config"], frozenset(flag["keys"]))
+    if not flag.get("nullable"):
+        return convert
+
+    def convert_or_none(text: str) -> Any:
+        return None if text in ("", "None") else convert(text)
+
+    convert_or_none.__name__ = getattr(convert, "__name__", "config")
+    return convert_or_none
 
 
 def _human_int(text: str) -> int:
@@ -131,26 +142,32 @@ def _json(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"Value {text} cannot be converted to {json.loads}.") from None
 
 
-def _config(text: str) -> Any:
+def _config(config: str, keys: frozenset[str], text: str) -> Any:
     try:
         value = json.loads(text)
     except ValueError as error:
         reason = f"Invalid JSON: {error} [type=json_invalid, input_value={text!r}, input_type=str]"
-        raise argparse.ArgumentTypeError(_pydantic(reason, "json_invalid")) from None
+        raise argparse.ArgumentTypeError(_pydantic(config, reason, "json_invalid")) from None
     if not isinstance(value, dict):
         kind = type(value).__name__
         reason = f"Input should be an object [type=dataclass_type, input_value={value!r}, input_type={kind}]"
-        raise argparse.ArgumentTypeError(_pydantic(reason, "dataclass_type"))
+        raise argparse.ArgumentTypeError(_pydantic(config, reason, "dataclass_type"))
+    for key in value:
+        if key.replace("-", "_") not in keys:
+            code = "unexpected_keyword_argument"
+            kind = type(value[key]).__name__
+            reason = f"Unexpected keyword argument [type={code}, input_value={value[key]!r}, input_type={kind}]"
+            raise argparse.ArgumentTypeError(_pydantic(config, reason, code, key))
     return value
 
 
 def _dict_or_text(text: str) -> Any:
-    return json.loads(text) if re.match(r"(?s)^\s*{.*}\s*$", text) else text
+    return _json(text) if re.match(r"(?s)^\s*{.*}\s*$", text) else text
 
 
-def _pydantic(reason: str, code: str) -> str:
+def _pydantic(config: str, reason: str, code: str, key: str = "") -> str:
     return (
-        f"1 validation error for config\n  {reason}\n"
+        f"1 validation error for {config}\n{key}{chr(10) if key else ''}  {reason}\n"
         f"    For further information visit https://errors.pydantic.dev/2.14/v/{code}"
     )
 
@@ -163,7 +180,6 @@ _CONVERTERS: dict[str, Callable[[str], Any]] = {
     "float": float,
     "loads": json.loads,
     "json": _json,
-    "config": _config,
     "dict_or_str": _dict_or_text,
     "human_int": _human_int,
     "human_int_or_auto": _human_int_or_auto,
