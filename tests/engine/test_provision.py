@@ -9,31 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.testhost import HostOptions, TestHost, power
+from tests.testhost.rehearsal import is_healthy, request
 from tests.vllm.provision import VERSION, VllmInstall, provision
 from tests.vllm.unit import GUEST_MODEL, MODEL_NAME, PORT, READY_TIMEOUT_S, vllm_binds, write_vllm_unit
 
 LOCK = Path(__file__).parents[1] / "vllm" / "requirements.lock"
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+]+")
-
-ASK = """
-import json, sys, urllib.request
-body = sys.stdin.read().encode()
-request = urllib.request.Request(sys.argv[1], body or None, {"Content-Type": "application/json"})
-with urllib.request.urlopen(request, timeout=60) as answer:
-    sys.stdout.write(answer.read().decode())
-"""
-
-
-def ask(host: TestHost, path: str, question: object = None) -> str:
-    """Ask the engine over the host's loopback; raises HostError unless it answers 2xx."""
-    body = json.dumps(question) if question is not None else ""
-    return host.exec(["/usr/bin/python3", "-c", ASK, f"http://127.0.0.1:{PORT}{path}"], stdin=body).stdout
-
-
-def is_healthy(host: TestHost) -> bool:
-    """Whether /health answers 200."""
-    url = f"http://127.0.0.1:{PORT}/health"
-    return host.exec(["/usr/bin/python3", "-c", ASK, url], check=False).returncode == 0
 
 
 def test_pins_name_no_place() -> None:
@@ -65,7 +46,7 @@ def test_serves_under_systemd(vllm_install: VllmInstall, make_host: Callable[...
 
     messages = [{"role": "user", "content": "Repeat three times: the sky is blue."}]
     answer = json.loads(
-        ask(host, "/v1/chat/completions", {"model": MODEL_NAME, "messages": messages, "max_tokens": 16})
+        request(host, "/v1/chat/completions", {"model": MODEL_NAME, "messages": messages, "max_tokens": 16})
     )
     assert answer["usage"]["completion_tokens"] > 0
     assert answer["choices"][0]["message"]["content"].strip()

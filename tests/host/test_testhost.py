@@ -1,6 +1,7 @@
 """The test host itself: what other tests take for granted must hold."""
 
 import errno
+import json
 import os
 import socket
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 import asyncssh
 import pytest
 
+from specd.rehearsal.archive import build
 from tests.testhost import Bind, HostError, HostOptions, TestHost, network, power, project_binds, sweep
 from tests.testhost.host import ssh
+from tests.testhost.rehearsal import MODEL_NAME, is_healthy, request, write_rehearsal_unit
 from tests.testhost.state import start_time
 
 pytestmark = pytest.mark.host
@@ -222,6 +225,26 @@ def test_binds_bring_the_project_inside(make_host: MakeHost, tmp_path: Path) -> 
     assert (shared / "note").read_text() == "from inside"
     with pytest.raises(HostError, match="Read-only file system"):
         host.put(f"{sys.prefix}/note", "x")
+
+
+def test_rehearsal_engine_serves_as_a_unit(fresh_host: TestHost) -> None:
+    unit = write_rehearsal_unit(
+        fresh_host,
+        build(),
+        flags=["--max-model-len=4096"],
+        script={"time_scale": 0.1},
+        environment={"SPECD_NOTE": "it's read"},
+    )
+    fresh_host.systemctl("start", unit)
+    power.wait_until(lambda: is_healthy(fresh_host), 20, "the engine's health")
+    question = {"model": MODEL_NAME, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
+    answer = json.loads(request(fresh_host, "/v1/chat/completions", question))
+    assert answer["usage"]["completion_tokens"] == 8
+    environment = fresh_host.get(f"/proc/{fresh_host.show(unit, 'MainPID')['MainPID']}/environ").decode().split("\0")
+    assert "SPECD_NOTE=it's read" in environment
+    assert fresh_host.systemctl("is-enabled", unit) == "enabled"
+    with pytest.raises(HostError, match="404"):
+        request(fresh_host, "/nowhere")
 
 
 MAKE_AND_DIE = """
