@@ -52,14 +52,15 @@ class DaemonSettings:
     tcp: Annotated[str, listen_address] = ""
     token_file: LocalPath = ""
     log_level: Annotated[str, one_of("debug", "info", "warning", "error")] = "info"
-    log_format: Annotated[str, one_of("auto", "json", "console")] = "auto"
+    log_format: Annotated[str, one_of("auto", "json", "text")] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
     """[hosts.NAME]. `ssh` is what one would type after `ssh` (alias or user@host:port); "" is this machine.
 
-    `manager` is systemd or embedded (then `directory` holds its units). `become` is none or sudo.
+    `manager` is systemd or, on this machine only, embedded (then `directory` holds its units). `become` is none or
+    sudo.
     """
 
     name: Given
@@ -68,7 +69,7 @@ class HostSettings:
     known_hosts: LocalPath = ""
     become: Annotated[str, one_of("none", "sudo")] = "none"
     manager: Annotated[str, one_of("systemd", "embedded")] = "systemd"
-    directory: HostPath = ""
+    directory: LocalPath = ""
     unit_dir: HostPath = ""
     python: Annotated[str, no_option] = ""
     connect_timeout_s: Seconds = 15.0

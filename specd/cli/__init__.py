@@ -1,0 +1,1 @@
+"""The command line: a client of the daemon's API, plus the commands that start one."""

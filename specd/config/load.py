@@ -8,14 +8,25 @@ from specd.config.document import Document, nearest, parse
 from specd.config.record import read_record
 from specd.config.scan import KeyPath
 from specd.errors import ConfigError, Problem
-from specd.settings import BenchSettings, Config, ServiceSettings
+from specd.settings import BenchSettings, Config, DaemonSettings, ServiceSettings
 
-__all__ = ["load_config", "missing", "parse_config", "read_text"]
+__all__ = ["load_config", "missing", "parse_config", "peek_daemon", "read_text"]
 
 
 def load_config(path: Path) -> Config:
     """Read and check a config file; raises ConfigError with every problem in it."""
     return parse_config(read_text(path), str(path), base=path.absolute().parent)
+
+
+def peek_daemon(path: Path) -> DaemonSettings:
+    """Return [daemon] of a file that may have problems elsewhere; the defaults where there is no use in it."""
+    try:
+        document = parse(read_text(path), str(path))
+    except ConfigError:
+        return DaemonSettings()
+    table = document.table.get("daemon", {})
+    settings = read_record(DaemonSettings, table, ("daemon",), document, path.absolute().parent, {})
+    return settings if document.is_sound(()) else DaemonSettings()
 
 
 def read_text(path: Path) -> str:
@@ -53,6 +64,10 @@ def _cross_check(config: Config, document: Document) -> None:
             continue
         if host.manager == "embedded" and not host.directory:
             document.complain((*path, "directory"), 'is missing: manager = "embedded" needs a place for its units')
+        if host.manager == "embedded" and host.ssh:
+            document.complain(
+                (*path, "ssh"), 'does not go with manager = "embedded": that one is for this machine only'
+            )
         if host.manager != "embedded" and host.directory:
             document.complain((*path, "directory"), 'is for manager = "embedded" only; did you mean unit_dir?')
     units: dict[tuple[str, str, str], str] = {}

@@ -1,0 +1,80 @@
+"""Measured figures of both sides, side by side, and what the comparison says; for `show` and the report."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specd.cli.text import clean, figure
+
+__all__ = ["FIGURES", "LOWER_IS_BETTER", "comparison_words", "level_pairs", "level_rows"]
+
+# key in a level, title, decimals
+FIGURES = (
+    ("ttft_ms_median", "first token, median (ms)", 0),
+    ("ttft_ms_p95", "first token, p95 (ms)", 0),
+    ("tpot_ms_median", "time per token, median (ms)", 2),
+    ("output_tok_s", "output (tok/s)", 1),
+    ("acceptance_length", "acceptance length", 2),
+    ("error_rate", "failed requests (%)", 1),
+)
+LOWER_IS_BETTER = frozenset({"tpot", "ttft", "tpot_ms_median", "ttft_ms_median", "ttft_ms_p95", "error_rate"})
+_METRICS = {"tpot": "time per token", "ttft": "time to the first token", "output_tok_s": "output"}
+
+Level = Mapping[str, Any]
+
+
+def level_pairs(trial: Mapping[str, Any]) -> list[tuple[int, Level, Level]]:
+    """Return (concurrency, baseline's level, candidate's level), lowest first; {} where a side lacks it."""
+    sides = []
+    for side in ("baseline", "candidate"):
+        levels = (trial.get(side) or {}).get("levels") or []
+        sides.append(
+            {int(level["concurrency"]): level for level in levels if isinstance(level.get("concurrency"), int)}
+        )
+    baseline, candidate = sides
+    return [(level, baseline.get(level, {}), candidate.get(level, {})) for level in sorted({*baseline, *candidate})]
+
+
+def level_rows(trial: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return the rows of a table: figure, baseline, candidate, difference; [] when nothing was measured."""
+    rows: list[tuple[str, str, str, str]] = []
+    for concurrency, baseline, candidate in level_pairs(trial):
+        rows.append((f"concurrency {concurrency}", "baseline", "candidate", "difference"))
+        for key, title, digits in FIGURES:
+            before, after = _scaled(key, baseline.get(key)), _scaled(key, candidate.get(key))
+            if before is None and after is None:
+                continue
+            rows.append((f"  {title}", figure(before, digits), figure(after, digits), difference(key, before, after)))
+    return rows
+
+
+def difference(key: str, before: float | None, after: float | None) -> str:
+    """Return the relative difference of two figures as a signed percentage; "" where it says nothing."""
+    if key == "error_rate" or before is None or after is None or before == 0:
+        return ""
+    return f"{after / before - 1:+.1%}"
+
+
+def comparison_words(comparison: Mapping[str, Any]) -> str:
+    """Return the deciding metric's relative difference with its interval; "" when there is none."""
+    metric, estimate = str(comparison.get("metric") or ""), comparison.get("estimate")
+    if isinstance(estimate, bool) or not isinstance(estimate, int | float):
+        return ""
+    words = f"{_METRICS.get(metric, clean(metric))} {estimate:+.1%}"
+    low, high = comparison.get("low"), comparison.get("high")
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        confidence = comparison.get("confidence")
+        share = f"{confidence:.0%} " if isinstance(confidence, int | float) else ""
+        words += f" ({share}interval {low:+.1%} to {high:+.1%})"
+    level = comparison.get("level") or comparison.get("concurrency")
+    if level:
+        words += f" at concurrency {clean(level)}"
+    if estimate:
+        is_faster = (estimate < 0) == (metric in LOWER_IS_BETTER)
+        words += ": the candidate is faster" if is_faster else ": the candidate is slower"
+    return words
+
+
+def _scaled(key: str, value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value * 100 if key == "error_rate" else float(value)

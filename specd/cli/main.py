@@ -1,0 +1,78 @@
+"""Runs one command: finds its function, turns errors into words on stderr and an exit status."""
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from specd.cli.options import parse
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specd.errors import SpecdError
+
+__all__ = ["run"]
+
+_INTERRUPTED = 130
+
+
+def run(words: list[str]) -> int:
+    """Run the command line `words`; returns the exit status, never a traceback for what a user can do wrong."""
+    # Names and logs may hold anything; what the locale can't say becomes a question mark, not an error.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        args = parse(words)
+        return _call(args)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader has seen enough. What is still buffered must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _call(args: "argparse.Namespace") -> int:
+    from specd.errors import SpecdError
+
+    module, _, name = args.function.partition(":")
+    try:
+        function = cast("Callable[[argparse.Namespace], int]", getattr(import_module(module), name))
+        status = function(args)
+        sys.stdout.flush()
+        return status
+    except SpecdError as error:
+        sys.stdout.flush()
+        _explain(error)
+        return error.exit_code
+
+
+def _explain(error: "SpecdError") -> None:
+    from specd.cli.text import clean
+    from specd.errors import ConfigError
+
+    lines = [] if isinstance(error, ConfigError) else [str(error)]
+    problems = getattr(error, "problems", [])
+    for problem in problems:
+        lines.append(_problem_text(problem) if isinstance(problem, dict) else str(problem))
+    if isinstance(error, ConfigError):
+        count = len(problems)
+        lines.append(f"{count} problem{'s' if count != 1 else ''}; nothing was done")
+    prefix = "specd: "
+    for line in lines:
+        sys.stderr.write(prefix + clean(line, lines=True) + "\n")
+        prefix = "" if len(lines) > 1 and problems else prefix
+
+
+def _problem_text(problem: "dict[str, object]") -> str:
+    from specd.errors import Problem
+
+    def number(key: str) -> int:
+        value = problem.get(key)
+        return value if isinstance(value, int) else 0
+
+    file, key, text = (str(problem.get(name) or "") for name in ("file", "key", "text"))
+    return str(Problem(file, number("line"), key, text, number("column")))
