@@ -15,7 +15,7 @@ import pytest
 from specd.rehearsal.archive import build
 from tests.testhost import Bind, HostError, HostOptions, TestHost, network, power, project_binds, sweep
 from tests.testhost.host import ssh
-from tests.testhost.rehearsal import MODEL_NAME, is_healthy, request, write_rehearsal_unit
+from tests.testhost.rehearsal import MODEL_NAME, guest_python, is_healthy, request, write_rehearsal_unit
 from tests.testhost.state import start_time
 
 pytestmark = pytest.mark.host
@@ -225,6 +225,14 @@ def test_binds_bring_the_project_inside(make_host: MakeHost, tmp_path: Path) -> 
     assert (shared / "note").read_text() == "from inside"
     with pytest.raises(HostError, match="Read-only file system"):
         host.put(f"{sys.prefix}/note", "x")
+
+
+def test_says_that_it_needs_root(make_host: MakeHost) -> None:
+    project = Path("/srv/project")
+    host = make_host(HostOptions(binds=(Bind(REPOSITORY, project),)))
+    call = ["env", "-C", str(project), guest_python(host), "-m", "tests.testhost", "create", "x"]
+    done = host.exec(["runuser", "-u", "operator", "--", *call], check=False)
+    assert (done.returncode, done.stderr) == (1, "a test host needs root\n")
 
 
 def test_rehearsal_engine_serves_as_a_unit(fresh_host: TestHost) -> None:

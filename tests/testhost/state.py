@@ -34,7 +34,9 @@ def _file_system(path: Path) -> str:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[Path]:
-    """Hold the lock over names, numbers and the guard route; gives the directory of hosts."""
+    """Hold the lock over names, numbers and the guard route; gives the directory of hosts. Needs root."""
+    if os.geteuid() != 0:
+        raise Unavailable("a test host needs root")
     root = state_root()
     with locked(root / "lock"):
         hosts = root / "hosts"
