@@ -3,17 +3,16 @@
 import argparse
 import asyncio
 import getpass
-import inspect
 import sys
+import tempfile
 from collections.abc import Mapping
-from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from specd.cli.place import api, config_of
 from specd.cli.show import check_lines
 from specd.cli.terminal import Terminal, print_json
 from specd.cli.text import clean
-from specd.config import runtime_paths
 from specd.errors import DaemonUnreachable
 
 __all__ = ["check"]
@@ -56,8 +55,11 @@ async def _check(args: argparse.Namespace) -> dict[str, Any]:
             who = getpass.getuser()
             sys.stderr.write(f"no daemon answers; checking from here, as {who}: its keys and rights may differ\n")
     config = config_of(args)
-    found = import_module("specd.preflight").check(config, runtime_paths(config))
-    return dict(await found if inspect.isawaitable(found) else found)
+    from specd.preflight import check as check_config
+
+    # A directory of its own: the daemon's may belong to someone else, or not be there.
+    with tempfile.TemporaryDirectory(prefix="specd-") as runtime:
+        return await check_config(config, Path(runtime))
 
 
 def _group_lines(kind: str, group: Mapping[str, Any], terminal: Terminal) -> list[str]:

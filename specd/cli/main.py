@@ -54,25 +54,23 @@ def _explain(error: "SpecdError") -> None:
     from specd.cli.text import clean
     from specd.errors import ConfigError
 
-    lines = [] if isinstance(error, ConfigError) else [str(error)]
+    lines = str(error).splitlines() or [error.code]
     problems = getattr(error, "problems", [])
-    for problem in problems:
-        lines.append(_problem_text(problem) if isinstance(problem, dict) else str(problem))
     if isinstance(error, ConfigError):
-        count = len(problems)
-        lines.append(f"{count} problem{'s' if count != 1 else ''}; nothing was done")
+        lines.append(f"{len(problems)} problem{'s' if len(problems) != 1 else ''}; nothing was done")
+    elif problems:
+        # The daemon's message may hold them already.
+        listed = [_problem_text(problem) for problem in problems if isinstance(problem, dict)]
+        lines += [text for text in listed if not any(text in line for line in lines)]
     prefix = "specd: "
     for line in lines:
         sys.stderr.write(prefix + clean(line, lines=True) + "\n")
-        prefix = "" if len(lines) > 1 and problems else prefix
+        prefix = ""
 
 
 def _problem_text(problem: "dict[str, object]") -> str:
     from specd.errors import Problem
 
-    def number(key: str) -> int:
-        value = problem.get(key)
-        return value if isinstance(value, int) else 0
-
     file, key, text = (str(problem.get(name) or "") for name in ("file", "key", "text"))
-    return str(Problem(file, number("line"), key, text, number("column")))
+    line = problem.get("line")
+    return str(Problem(file, line if isinstance(line, int) else 0, key, text))

@@ -1,12 +1,7 @@
 """`specd start` and `specd demo`: the commands that run a daemon in this process."""
 
 import argparse
-import asyncio
-import inspect
-import sys
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from specd.config import runtime_paths
 from specd.errors import UsageError
@@ -25,16 +20,13 @@ def start(args: argparse.Namespace) -> int:
         raise UsageError("start listens on a unix socket; for TCP set tcp and token_file under [daemon]")
     if args.socket:
         config = replace(config, daemon=replace(config.daemon, socket=str(Path(args.socket).absolute())))
-    return _status(import_module("specd.daemon").run(config, runtime_paths(config)))
+    from specd.daemon import run
+
+    return run(config, runtime_paths(config))
 
 
 def demo(args: argparse.Namespace) -> int:
     """Run a whole trial on this machine with what is embedded."""
-    return _status(import_module("specd.demo").main(args.json))
+    from specd.demo import main
 
-
-def _status(result: Any) -> int:
-    if inspect.iscoroutine(result):
-        result = asyncio.run(result)
-    sys.stdout.flush()
-    return int(result or 0)
+    return main(args.json)

@@ -59,6 +59,8 @@ async def _print_log(client: ApiClient, trial: str, terminal: Terminal, *, as_js
             # A record may hold a whole bar, redrawn with carriage returns: its last drawing is what counts.
             last = str(line["text"]).rstrip("\r\n").rpartition("\r")[2]
             terminal.line(f"{local_time(at)} {line.get('pid') or '-'} {clean(last)}")
+        if len(page) < _PAGE:
+            return
 
 
 def story(trial: Trial, terminal: Terminal) -> list[str]:
@@ -120,9 +122,14 @@ def _history(trial: Trial, terminal: Terminal) -> list[str]:
         if following is None and entry.get("state") not in _SETTLED:
             end = datetime.now(UTC)
         took = duration((end - begin).total_seconds()) if begin and end else ""
-        why = clean(following.get("trigger")) if following else ""
+        why = _cause(following) if following else ""
         rows.append((local_time(entry.get("at")), clean(entry.get("state")), took, why))
     return [terminal.style("What happened", "bold"), *table(rows, right=(2,), indent="  ")] if rows else []
+
+
+def _cause(move: Mapping[str, Any]) -> str:
+    trigger = clean(move.get("trigger"))
+    return f"{trigger}: {clean(move['cause'])}" if move.get("cause") else trigger
 
 
 def _progress(trial: Trial, terminal: Terminal) -> list[str]:
