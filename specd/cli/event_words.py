@@ -53,7 +53,7 @@ def figures_words(summary: Mapping[str, Any]) -> str:
 def _moved(event: Event) -> str:
     text = f"{event.get('source')} -> {event.get('target')} ({event.get('trigger')})"
     if event.get("cause"):
-        text += f": {event['cause']}"
+        text += f": {str(event['cause']).strip()}"
     if event.get("outcome"):
         text += f" [{event['outcome']}]"
     return text
