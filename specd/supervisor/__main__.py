@@ -144,6 +144,7 @@ def main() -> int:
     directory = options.directory.absolute()
     lifeline = options.lifeline
     said = None
+    os.umask(0o077)
     try:
         if lifeline is not None:
             os.set_inheritable(lifeline, False)

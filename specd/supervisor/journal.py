@@ -174,11 +174,11 @@ class Journal:
         batch = bytearray()
         count = 0
         for _, raw in self.held:
-            if batch and self._size + len(batch) + len(raw) > self._file_bytes:
+            if (batch or self._size) and self._size + len(batch) + len(raw) > self._file_bytes:
                 break
             batch += raw
             count += 1
-        written = os.write(self._fd, batch)
+        written = os.write(self._fd, batch) if batch else 0
         if written < len(batch):
             # Never a partial record in the file: readers take whole lines only.
             os.ftruncate(self._fd, self._size)
@@ -186,7 +186,7 @@ class Journal:
         self._size += written
         for _ in range(count):
             self._held_bytes -= len(self.held.popleft()[1])
-        if self._size >= self._file_bytes or self.held:
+        if self.held:
             self._rotate()
 
     def _open(self) -> None:

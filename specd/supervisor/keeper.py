@@ -144,8 +144,8 @@ def _keep(
         signal.signal(signal.SIGTERM, _end)
         _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
-        os.dup2(null, 1)
+        for fd in range(3):
+            os.dup2(null, fd)
         _close_all_but({report})
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if os.getppid() != supervisor:

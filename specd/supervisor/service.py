@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -156,7 +155,7 @@ class Service:
     def _start(self) -> None:
         self._disarm()
         file = self._running_file = self.file
-        self.state = State(restarts=self.state.restarts, invocation=uuid.uuid4().hex)
+        self.state = State(restarts=self.state.restarts, invocation=os.urandom(16).hex())
         self._stop_asked = self._main_ended = False
         self._capture = Capture(self.journal, self.state.invocation)
         self.down.clear()

@@ -128,7 +128,8 @@ def _kill_and_wait(pids: list[int], keepers: set[int], limit_ms: float) -> None:
                 handles.append(handle)
                 poll.register(handle, select.POLLIN)
                 # A keeper kills what is below it better than we can, and ends with the last of it.
-                signal.pidfd_send_signal(handle, signal.SIGTERM if pid in keepers else signal.SIGKILL)
+                for number in (signal.SIGTERM, signal.SIGCONT) if pid in keepers else (signal.SIGKILL,):
+                    signal.pidfd_send_signal(handle, number)
         poll.poll(limit_ms)
     finally:
         for handle in handles:
