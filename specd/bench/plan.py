@@ -51,9 +51,10 @@ class Level:
 class Sample:
     """One request. Times in ms from its send; tokens from the server's usage (`exact`) or estimated.
 
-    `prompt_id` pairs it with the other side's. `tpot_ms` = (last token - first token) / (tokens out - 1), None below
-    2 tokens.
-    `error` is "" for a good one; a failed request has no times and enters no mean.
+    `prompt_id` pairs it with the other side's. `tpot_ms` = (last token - first token) / (tokens out - tokens that came
+    with the first), None when no token followed. `e2e_ms` ends with the last token. `exact`: counted by the server.
+    `error` is "" for a good one; a failed request has no times and enters no mean. One without an error and without
+    times was answered with an empty text.
     """
 
     concurrency: int
@@ -86,7 +87,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelDone:
-    """A finished level: its samples, its wall seconds, /metrics pages before and after, and the client's own health."""
+    """A finished level: its samples, its wall seconds, /metrics pages before and after, and the client's own health.
+
+    `endpoint` is chat or completions; `counting` is how tokens are known: running (usage in every event), usage (at the
+    end), tokenize (asked afterwards) or estimated. `in_flight` is the highest number of requests seen open at once.
+    """
 
     level: Level
     samples: tuple[Sample, ...]
@@ -96,6 +101,10 @@ class LevelDone:
     loop_lag_p99_ms: float
     warmup: int = 0
     stopped_early: str = ""
+    endpoint: str = ""
+    counting: str = ""
+    in_flight: int = 0
+    route: str = ""
 
 
 class Benchmark(Protocol):

@@ -1,0 +1,117 @@
+"""The benchmark client, a process of its own: `python -m specd.bench.client`.
+
+It reads one JSON line from stdin (wire.py says what) and keeps stdin open: when that ends, whoever wanted the numbers
+is gone, and so is the client. SIGTERM ends it too. Results go to stdout, one JSON object a line.
+Exit status: 0 all levels measured, 1 they could not be, 2 no readable order, 3 stopped by signal or end of stdin.
+"""
+
+import asyncio
+import signal
+import sys
+
+from specd.bench.load import Runner
+from specd.bench.plan import BenchPlan, Level, Target
+from specd.bench.prompts import load_prompts
+from specd.bench.server import Server
+from specd.bench.wire import FINAL, decode_order, encode_failure, encode_item
+from specd.errors import BenchError
+
+__all__ = ["main"]
+
+_ORDER_LIMIT = 16 * 1024 * 1024
+
+
+class _Output:
+    """stdout without ever blocking the loop; a reader that is gone shows as ConnectionError or BrokenPipeError."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    def put(self, line: bytes) -> None:
+        """Queue a line."""
+        self._writer.write(line)
+
+    async def flush(self) -> None:
+        """Wait until what was queued is small enough to go on."""
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        """Write everything and close."""
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+async def _open_pipes() -> tuple[asyncio.StreamReader, _Output]:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_ORDER_LIMIT)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
+    return reader, _Output(asyncio.StreamWriter(transport, protocol, None, loop))
+
+
+async def _measure(target: Target, plan: BenchPlan, levels: tuple[Level, ...], output: _Output) -> None:
+    prompts = load_prompts(plan.prompts)
+    async with Server.connect(target, plan) as server:
+        mode = await server.find_mode(prompts)
+        runner = Runner(server, target, plan, prompts, mode, lambda progress: output.put(encode_item(progress)))
+        for level in levels:
+            output.put(encode_item(await runner.run(level)))
+            await output.flush()
+
+
+async def _work(order: bytes, output: _Output) -> int:
+    try:
+        target, plan, levels = decode_order(order)
+    except BenchError as error:
+        output.put(encode_failure(str(error)))
+        return 2
+    try:
+        await _measure(target, plan, levels, output)
+    except BenchError as error:
+        output.put(encode_failure(str(error)))
+        return 1
+    except ConnectionError:
+        return 3
+    output.put(FINAL)
+    return 0
+
+
+async def _until_end(stdin: asyncio.StreamReader) -> None:
+    while await stdin.read(65536):
+        pass
+
+
+async def _run() -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    stdin, output = await _open_pipes()
+    order = await stdin.readline()
+    work = asyncio.create_task(_work(order, output))
+    ends = [asyncio.create_task(_until_end(stdin)), asyncio.create_task(stop.wait())]
+    await asyncio.wait([work, *ends], return_when=asyncio.FIRST_COMPLETED)
+    for task in ends:
+        task.cancel()
+    if not work.done():
+        work.cancel()
+        await asyncio.wait([work])
+        return 3
+    status = work.result()
+    if status != 3:
+        await output.close()
+    return status
+
+
+def main() -> int:
+    """Run the client; returns the exit status."""
+    try:
+        return asyncio.run(_run())
+    except ValueError as error:
+        # An order longer than the limit, or stdin or stdout is a file: both have to be pipes.
+        print(f"specd.bench.client: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
