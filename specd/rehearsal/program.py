@@ -168,7 +168,8 @@ class Start:
                 return sock
             host = command.values.get("host") or ""
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            # The protocol is named because asyncio turns Nagle's algorithm off only for sockets that name it.
+            sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((host, command.values["port"]))
         except OSError as error:
