@@ -1,0 +1,106 @@
+"""The engine's own opinion on a command line: run, read, and told as a check."""
+
+import json
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from specd.checks import Check
+from specd.engines import masking
+from specd.engines.asking import CantAsk, Question, ask, last_json_line
+from specd.engines.log_rules import classify
+from specd.engines.log_text import printable
+from specd.engines.vllm.command import FLAGS
+from specd.engines.vllm.failures import FAILURES
+from specd.errors import PrivilegeRefused
+from specd.hosts.host import Host
+
+__all__ = ["ACCEPTS", "ask_vllm", "check_of", "used_flags"]
+
+ACCEPTS = "engine.accepts"
+
+_PROBE = (resources.files(__package__) / "accept.py.txt").read_text(encoding="utf-8")
+# Why a refusal may be the question's fault and not the command line's.
+_NOT_AN_OPINION = (
+    (
+        re.compile(r"OfflineModeIsEnabled|LocalEntryNotFoundError|outgoing traffic has been disabled|offline mode"),
+        "the model is not in the host's cache, and the question is asked offline",
+    ),
+    (re.compile(r"Failed to infer device type"), "vLLM finds no device in the surroundings of the question"),
+)
+_FIELD = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
+
+
+async def ask_vllm(host: Host, question: Question) -> Check:
+    """Ask the vLLM installed on the host whether it would accept exactly this command line."""
+    is_module = "-m" in question.argv[question.found.program_at : question.found.server_at]
+    about: dict[str, Any] = {"argv": list(question.server_words), "is_module": is_module}
+    probe: list[str | None] = [None, "-c", _PROBE]
+    secrets = masking.secrets_in(question.argv, question.env)
+    try:
+        answer = await ask(host, question, probe, about)
+    except (CantAsk, PrivilegeRefused) as why:
+        return Check.unchecked(ACCEPTS, masking.mask(str(why), secrets))
+    told = last_json_line(answer)
+    if told is None:
+        ending = answer.error_text.strip().splitlines()[-1:] or [""]
+        by_signal = " (its time was up)" if answer.status in {142, -14, 14} else ""
+        return Check.unchecked(
+            ACCEPTS, masking.mask(printable(f"no answer, status {answer.status}{by_signal}: {ending[0]}"), secrets)
+        )
+    check = check_of(told, used_flags(question))
+    return Check(check.name, check.status, masking.mask(check.evidence, secrets), check.fix)
+
+
+def used_flags(question: Question) -> set[str]:
+    """Return the names of the flags on the command line that is asked about."""
+    return {use.flag.name for use in FLAGS.occurrences(question.server_words)}
+
+
+def check_of(told: Mapping[str, Any], flags: set[str], engine: str = "vLLM") -> Check:
+    """Turn the probe's answer into a check; a refusal names the flag where the engine's words allow it."""
+    version = f"{engine} {told.get('version')}" if told.get("version") else engine
+    if told.get("ok"):
+        if told.get("stage") == "argparse":
+            return Check.unchecked(ACCEPTS, f"{version} can parse the command line; its configuration was not tried")
+        return Check.passed(ACCEPTS, _accepted(version, told))
+    error = str(told.get("error", ""))
+    if told.get("stage") == "import":
+        return Check.unchecked(ACCEPTS, printable(f"{version} could not be asked: {error[:300]}"))
+    if told.get("touches_gpu"):
+        return Check.unchecked(
+            ACCEPTS, f"{version} parses the command line, but wanted to use the GPU to check its configuration"
+        )
+    for pattern, why in _NOT_AN_OPINION:
+        if pattern.search(error):
+            return Check.unchecked(ACCEPTS, printable(f"{version} could not say: {why}"))
+    return _refused(version, told, error, flags)
+
+
+def _accepted(version: str, told: Mapping[str, Any]) -> str:
+    speculative = told.get("speculative")
+    settings = json.dumps(speculative) if speculative else "off"
+    length = told.get("max_model_len")
+    return (
+        f"{version} accepts it: speculation {settings}"
+        + (f", max_model_len {length}" if length else "")
+        + f" ({float(told.get('seconds', 0)):.1f} s)"
+    )
+
+
+def _refused(version: str, told: Mapping[str, Any], error: str, flags: set[str]) -> Check:
+    usage = error.rpartition(": error: ")
+    known = classify(FAILURES, f"x: error: {usage[2]}" if usage[1] else error, ())
+    sentence = printable(known.sentence if known is not None else error.split("\n", 1)[0][:300])
+    fix = known.hint if known is not None else ""
+    if "--" not in sentence:
+        named = [word.replace("_", "-") for word in _FIELD.findall(error)]
+        flag = next((name for name in named if name in flags), None)
+        if flag is not None:
+            sentence = f"--{flag}: {sentence}"
+    unknown = re.search(r"unrecognized arguments: (--[\w.-]+)", error)
+    if unknown and (near := FLAGS.nearest(unknown[1])):
+        fix = f"did you mean --{near}?"
+    status = told.get("exit_code", 1)
+    return Check.failed(ACCEPTS, f"{version} would end with status {status}: {sentence}", fix)
