@@ -145,15 +145,24 @@ class Link:
         # The program is found where this one is, also when it is not installed.
         source = str(Path(specd.__file__).parents[1])
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            pass_fds=passed,
-        )
-        _, said = await process.communicate()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                pass_fds=passed,
+            )
+        except OSError as error:
+            raise HostUnreachable(f"the supervisor of {self.directory} can't be started: {error}") from None
+        try:
+            _, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                # Only the process that waits for its word; the supervisor itself goes on coming up.
+                process.kill()
+                await process.wait()
         if process.returncode not in {0, EXIT_HELD}:
             why = said.decode(errors="replace").strip()[-400:]
             raise HostUnreachable(f"the supervisor of {self.directory} can't be started: {why}")

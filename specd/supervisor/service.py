@@ -122,7 +122,10 @@ class Service:
     def keeper_ended(self, strays: set[int]) -> None:
         """Take note that the keeper was reaped: the unit has no process but `strays`, orphans of a killed keeper."""
         self._read_report()
-        if not self._main_ended:
+        if self.state.main_pid == 0 and not self._main_ended:
+            self.state.result = "resources"
+            self._capture.say("there could be no main process")
+        elif not self._main_ended:
             # Only a keeper that was killed leaves without a word; the kernel killed the main process with it.
             self._main_exited(int(signal.SIGKILL))
         self.keeper = 0
@@ -276,6 +279,7 @@ class Service:
         self.state.active, self.state.sub = active, sub
         self._capture.say(f"ended with result {self.state.result}" if active == "failed" else "ended")
         self._persist()
+        self.journal.close()
         self.down.set()
 
     def _arm(self, delay_s: float, action: Callable[[], None]) -> None:

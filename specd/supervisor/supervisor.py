@@ -43,6 +43,7 @@ class Supervisor:
         self.ended = asyncio.Event()
         self.services: dict[str, Service] = {}
         self.broken: dict[str, str] = {}
+        self._gone: set[str] = set()
         self._journals: dict[str, Journal] = {}
         self.guards = Guards(self.services.get, self.persist)
         self._shutdown: asyncio.Task[None] | None = None
@@ -80,13 +81,27 @@ class Supervisor:
                 continue
             seen.add(name)
             self._read(name, path)
-        for name in set(self.services) - seen:
+        self._gone = set(self.services) - seen
+        self.forget_gone()
+
+    def forget_gone(self) -> None:
+        """Forget units that are down and whose file was not there at the last reload."""
+        for name in list(self._gone):
             if self.services[name].is_down:
+                self._gone.discard(name)
                 del self.services[name]
+
+    def find_sound(self, name: str) -> Service:
+        """Return a unit whose file could be understood when it was read last; raises NoSuchUnit or BadUnit."""
+        service = self.find(name)
+        if (why := self.broken.get(service.file.name)) is not None:
+            raise BadUnit(f"{service.file.path}: {why}")
+        return service
 
     def find(self, name: str) -> Service:
         """Return a unit, reading its file when that has never been read; raises NoSuchUnit or BadUnit."""
         name = normal_name(name)
+        self.forget_gone()
         if name not in self.services and name not in self.broken:
             path = self.path_of(name)
             if path.exists():

@@ -80,6 +80,7 @@ class Verbs:
         return {"pid": os.getpid(), "directory": str(self._supervisor.directory)}
 
     def _units(self, _request: Request) -> Any:
+        self._supervisor.forget_gone()
         units: list[dict[str, Any]] = []
         for name, service in sorted(self._supervisor.services.items()):
             file = service.file
@@ -97,8 +98,7 @@ class Verbs:
         return {"units": units, "broken": broken}
 
     def _facts(self, request: Request) -> Any:
-        service = self._supervisor.find(field_of(request, "unit", str))
-        file = service.file
+        file = self._supervisor.find_sound(field_of(request, "unit", str)).file
         environment, digests = read_environment(file)
         try:
             content = Path(file.path).read_bytes()
@@ -134,7 +134,7 @@ class Verbs:
     def _start(self, request: Request) -> Any:
         if self._supervisor.is_ending:
             raise BadRequest("the supervisor is ending; nothing starts any more")
-        service = self._supervisor.find(field_of(request, "unit", str))
+        service = self._supervisor.find_sound(field_of(request, "unit", str))
         service.start()
         return asdict(service.state)
 

@@ -316,6 +316,20 @@ async def test_units_that_are_missing_or_broken_are_named(rig: Rig) -> None:
         await rig.manager.start("bad.service")
 
 
+async def test_a_unit_whose_file_got_broken_can_be_stopped_but_not_started(rig: Rig) -> None:
+    rig.write("one", SLEEPER, enabled=True)
+    rig.boot()
+    (rig.units / "one.service.json").write_text("{")
+    await rig.manager._link.ask("reload")
+    with pytest.raises(UnitError, match="JSON"):
+        await rig.manager.facts("one.service")
+    with pytest.raises(UnitError, match="JSON"):
+        await rig.manager.start("one.service")
+    assert (await rig.manager.status("one.service")).active == "active"
+    await rig.manager.stop("one.service")
+    await rig.down("one.service")
+
+
 async def test_a_removed_unit_that_runs_can_still_be_stopped(rig: Rig) -> None:
     rig.write("one", SLEEPER, enabled=True)
     rig.boot()
@@ -323,8 +337,10 @@ async def test_a_removed_unit_that_runs_can_still_be_stopped(rig: Rig) -> None:
     await rig.manager._link.ask("reload")
     assert (await rig.manager.status("one.service")).active == "active"
     await rig.manager.stop("one.service")
-    await rig.down("one.service")
-    await rig.manager._link.ask("reload")
+    deadline = time.monotonic() + 10
+    while (await rig.manager.status("one.service")).exists:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
     assert not (await rig.manager.status("one.service")).exists
 
 

@@ -324,6 +324,15 @@ async def test_a_disk_without_room_still_starts_and_stops_units(tmp_path: Path) 
             plan = GuardPlan(trial="t", candidate="cand.service", baseline="base.service", lease_s=60)
             with pytest.raises(FileProblem, match="can't be stored"):
                 await rig.manager.arm_guard(plan)
+            assert await rig.manager.guard("t") is None
+            base = await rig.manager.facts("base.service")
+            candidate = rig.manager.render(
+                base, trial="t", installation="i", argv=("/bin/true",), env={}, stop_timeout_s=1
+            )
+            with pytest.raises(FileProblem) as caught:
+                await rig.manager.install(candidate)
+            assert caught.value.reason == "no-space"
+            assert sorted(path.name for path in rig.units.iterdir()) == ["base.service.json", "cand.service.json"]
             await rig.manager.stop("base.service")
             await rig.down("base.service")
             await rig.manager.start("base.service")
