@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from specd.cli.figures import level_figure
 from specd.cli.text import clean, duration, figure, local_time
 
 __all__ = ["event_words", "figures_words", "progress_words"]
@@ -38,14 +39,15 @@ def figures_words(summary: Mapping[str, Any]) -> str:
     """Return a level's figures on one line."""
     parts = []
     for key, unit, digits in (
-        ("ttft_ms_median", "ms to the first token", 0),
-        ("tpot_ms_median", "ms a token", 2),
+        ("ttft_ms.median", "ms to the first token", 0),
+        ("tpot_ms.median", "ms a token", 2),
         ("output_tok_s", "tok/s", 1),
     ):
-        if isinstance(summary.get(key), int | float):
-            parts.append(f"{figure(summary[key], digits)} {unit}")
-    length = summary.get("acceptance_length")
-    if isinstance(length, int | float):
+        value = level_figure(summary, key)
+        if value is not None:
+            parts.append(f"{figure(value, digits)} {unit}")
+    length = level_figure(summary, "acceptance_length")
+    if length is not None:
         parts.append(f"acceptance length {length:.2f}")
     return ", ".join(parts) or "no figures"
 

@@ -5,19 +5,19 @@ from typing import Any
 
 from specd.cli.text import clean, figure
 
-__all__ = ["FIGURES", "LOWER_IS_BETTER", "comparison_words", "level_pairs", "level_rows"]
+__all__ = ["FIGURES", "LOWER_IS_BETTER", "comparison_words", "level_figure", "level_pairs", "level_rows"]
 
-# key in a level, title, decimals
+# Where in a level, title, decimals.
 FIGURES = (
-    ("ttft_ms_median", "first token, median (ms)", 0),
-    ("ttft_ms_p95", "first token, p95 (ms)", 0),
-    ("tpot_ms_median", "time per token, median (ms)", 2),
+    ("ttft_ms.median", "first token, median (ms)", 0),
+    ("ttft_ms.p95", "first token, p95 (ms)", 0),
+    ("tpot_ms.median", "time per token, median (ms)", 2),
     ("output_tok_s", "output (tok/s)", 1),
     ("acceptance_length", "acceptance length", 2),
     ("error_rate", "failed requests (%)", 1),
 )
-LOWER_IS_BETTER = frozenset({"tpot", "ttft", "tpot_ms_median", "ttft_ms_median", "ttft_ms_p95", "error_rate"})
-_METRICS = {"tpot": "time per token", "ttft": "time to the first token", "output_tok_s": "output"}
+LOWER_IS_BETTER = frozenset({"tpot_ms.median", "ttft_ms.median", "ttft_ms.p95", "error_rate"})
+_METRICS = {"tpot": "time per token", "ttft": "time to the first token", "output_tok_s": "output tokens"}
 
 Level = Mapping[str, Any]
 
@@ -34,13 +34,21 @@ def level_pairs(trial: Mapping[str, Any]) -> list[tuple[int, Level, Level]]:
     return [(level, baseline.get(level, {}), candidate.get(level, {})) for level in sorted({*baseline, *candidate})]
 
 
+def level_figure(level: Level, key: str) -> float | None:
+    """Return a figure of a level, None when it has no such number; `key` is dotted where the figure is in a group."""
+    value: Any = level
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+
+
 def level_rows(trial: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """Return the rows of a table: figure, baseline, candidate, difference; [] when nothing was measured."""
     rows: list[tuple[str, str, str, str]] = []
     for concurrency, baseline, candidate in level_pairs(trial):
         rows.append((f"concurrency {concurrency}", "baseline", "candidate", "difference"))
         for key, title, digits in FIGURES:
-            before, after = _scaled(key, baseline.get(key)), _scaled(key, candidate.get(key))
+            before, after = _scaled(key, baseline), _scaled(key, candidate)
             if before is None and after is None:
                 continue
             rows.append((f"  {title}", figure(before, digits), figure(after, digits), difference(key, before, after)))
@@ -55,26 +63,26 @@ def difference(key: str, before: float | None, after: float | None) -> str:
 
 
 def comparison_words(comparison: Mapping[str, Any]) -> str:
-    """Return the deciding metric's relative difference with its interval; "" when there is none."""
+    """Return the relative speed change by the deciding metric, with its interval; "" when there is none.
+
+    A positive change is a faster candidate, whatever the metric.
+    """
     metric, estimate = str(comparison.get("metric") or ""), comparison.get("estimate")
     if isinstance(estimate, bool) or not isinstance(estimate, int | float):
         return ""
-    words = f"{_METRICS.get(metric, clean(metric))} {estimate:+.1%}"
+    words = f"speed by {_METRICS.get(metric, clean(metric))} {estimate:+.1%}"
     low, high = comparison.get("low"), comparison.get("high")
+    way = ""
     if isinstance(low, int | float) and isinstance(high, int | float):
         confidence = comparison.get("confidence")
         share = f"{confidence:.0%} " if isinstance(confidence, int | float) else ""
         words += f" ({share}interval {low:+.1%} to {high:+.1%})"
-    level = comparison.get("level") or comparison.get("concurrency")
-    if level:
-        words += f" at concurrency {clean(level)}"
-    if estimate:
-        is_faster = (estimate < 0) == (metric in LOWER_IS_BETTER)
-        words += ": the candidate is faster" if is_faster else ": the candidate is slower"
-    return words
+        way = ", faster" if low > 0 else ", slower" if high < 0 else ""
+    if comparison.get("level"):
+        words += f" at concurrency {clean(comparison['level'])}"
+    return words + way
 
 
-def _scaled(key: str, value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value * 100 if key == "error_rate" else float(value)
+def _scaled(key: str, level: Level) -> float | None:
+    value = level_figure(level, key)
+    return value * 100 if value is not None and key == "error_rate" else value

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from specd.cli.figures import FIGURES, level_pairs
+from specd.cli.figures import FIGURES, level_figure, level_pairs
 from specd.cli.text import clean
 from specd.report.rows import Trial, changes
 
@@ -20,7 +20,7 @@ def as_csv(trials: Sequence[Trial]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = [key for key, _, _ in FIGURES]
-    sides = [f"{side}_{key}" for key in keys for side in ("baseline", "candidate")]
+    sides = [f"{side}_{key.replace('.', '_')}" for key in keys for side in ("baseline", "candidate")]
     writer.writerow([*_FACTS, "changes", *_COMPARISON, "concurrency", *sides])
     for trial in trials:
         facts = [_cell(trial.get(key)) for key in _FACTS]
@@ -28,7 +28,7 @@ def as_csv(trials: Sequence[Trial]) -> str:
         compared = [_cell((trial.get("comparison") or {}).get(key)) for key in _COMPARISON]
         pairs = level_pairs(trial)
         for concurrency, baseline, candidate in pairs:
-            figures = [_cell(side.get(key)) for key in keys for side in (baseline, candidate)]
+            figures = [level_figure(side, key) for key in keys for side in (baseline, candidate)]
             writer.writerow([*facts, changed, *compared, concurrency, *figures])
         if not pairs:
             writer.writerow([*facts, changed, *compared, None, *(None for _ in sides)])

@@ -1,10 +1,10 @@
 """The report as one HTML file that needs nothing from the network: own style, bars as inline SVG."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from specd.cli.figures import FIGURES, LOWER_IS_BETTER, comparison_words, level_pairs, level_rows
+from specd.cli.figures import FIGURES, LOWER_IS_BETTER, comparison_words, level_figure, level_pairs, level_rows
 from specd.cli.text import clean, figure
 from specd.report.rows import HEAD, Trial, changes, history, overview_row, reasons
 
@@ -22,7 +22,7 @@ svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 .base { fill: var(--base); } .cand { fill: var(--cand); }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_CHARTED = ("tpot_ms_median", "ttft_ms_median", "output_tok_s")
+_CHARTED = ("tpot_ms.median", "ttft_ms.median", "output_tok_s")
 _LABEL, _WIDE, _ROW = 120, 420, 18
 
 
@@ -81,7 +81,7 @@ def _chart(trial: Trial, key: str, title: str, digits: int) -> str:
     bars: list[tuple[str, str, float]] = []
     for concurrency, baseline, candidate in level_pairs(trial):
         for side, css, level in (("baseline", "base", baseline), ("candidate", "cand", candidate)):
-            value = _number(level, key)
+            value = level_figure(level, key)
             if value is not None:
                 bars.append((f"{side}, {concurrency}", css, value))
     if not bars:
@@ -98,11 +98,6 @@ def _chart(trial: Trial, key: str, title: str, digits: int) -> str:
     better = "lower is better" if key in LOWER_IS_BETTER else "higher is better"
     size = f'width="{_LABEL + _WIDE + 80}" height="{len(bars) * _ROW + 4}"'
     return f'<h3>{_text(title)} <span class="note">({better})</span></h3><svg {size} role="img">{"".join(shapes)}</svg>'
-
-
-def _number(level: Mapping[str, Any], key: str) -> float | None:
-    value = level.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:

@@ -121,7 +121,7 @@ def trial(state: str = "restored", outcome: str | None = "worse", **more: Any) -
         {"state": "baseline", "trigger": "start", "at": "2026-01-31T12:00:00.500Z", "cause": ""},
         {"state": state, "trigger": "restored", "at": "2026-01-31T12:31:00.500Z", "cause": "token seen"},
     ]
-    side = {"concurrency": 1, "ttft_ms_median": 210.0, "ttft_ms_p95": 400.0, "error_rate": 0.0}
+    side = {"concurrency": 1, "ttft_ms": {"median": 210.0, "p95": 400.0, "mean": 230.0}, "error_rate": 0.0}
     return {
         "id": "ab12cd",
         "name": "ngram-5-4",
@@ -141,14 +141,14 @@ def trial(state: str = "restored", outcome: str | None = "worse", **more: Any) -
         "baseline": {
             "unit": "vllm-kimi.service",
             "invocation": "i1",
-            "levels": [{**side, "tpot_ms_median": 13.6, "output_tok_s": 74.0}],
+            "levels": [{**side, "tpot_ms": {"median": 13.6}, "output_tok_s": 74.0}],
         },
         "candidate": {
             "unit": "specd-ab12cd.service",
             "invocation": "i2",
-            "levels": [{**side, "tpot_ms_median": 17.0, "output_tok_s": 59.2, "acceptance_length": 2.41}],
+            "levels": [{**side, "tpot_ms": {"median": 17.0}, "output_tok_s": 59.2, "acceptance_length": 2.41}],
         },
-        "comparison": {"metric": "tpot", "estimate": 0.25, "low": 0.21, "high": 0.29, "confidence": 0.95},
+        "comparison": {"metric": "tpot", "estimate": -0.2, "low": -0.22, "high": -0.18, "level": 1, "confidence": 0.95},
         "guard": {"state": "disarmed"},
         "checks": [
             {"name": "unit.argv", "status": "passed", "evidence": "", "fix": ""},

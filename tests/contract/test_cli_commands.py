@@ -181,7 +181,7 @@ async def test_show_tells_the_story_and_json_is_the_api_s_object(daemon: Daemon)
         "time per token, median (ms) 13.60 17.00 +25.0%",
         "acceptance length - 2.41",
         "Verdict: worse",
-        "time per token +25.0% (95% interval +21.0% to +29.0%): the candidate is slower",
+        "speed by time per token -20.0% (95% interval -22.0% to -18.0%) at concurrency 1, slower",
         "verifying 6 tokens wakes more experts than decoding one",
         "the baseline vllm-kimi.service",
         "specd report ab12cd -o report.html",

@@ -82,11 +82,15 @@ def test_a_real_event_s_words() -> None:
     [
         ({}, ""),
         ({"metric": "tpot", "estimate": None}, ""),
-        ({"metric": "tpot", "estimate": 0.25}, "time per token +25.0%: the candidate is slower"),
-        ({"metric": "output_tok_s", "estimate": -0.2}, "output -20.0%: the candidate is slower"),
-        ({"metric": "output_tok_s", "estimate": 0.2}, "output +20.0%: the candidate is faster"),
-        ({"metric": "ttft", "estimate": -0.1}, "time to the first token -10.0%: the candidate is faster"),
-        ({"metric": "tpot", "estimate": 0}, "time per token +0.0%"),
+        ({"metric": "tpot", "estimate": -0.25}, "speed by time per token -25.0%"),
+        (
+            {"metric": "output_tok_s", "estimate": 0.2, "low": 0.1, "high": 0.3, "level": 4},
+            "speed by output tokens +20.0% (interval +10.0% to +30.0%) at concurrency 4, faster",
+        ),
+        (
+            {"metric": "tpot", "estimate": 0.01, "low": -0.01, "high": 0.03, "confidence": 0.9},
+            "speed by time per token +1.0% (90% interval -1.0% to +3.0%)",
+        ),
     ],
 )
 def test_a_comparison_says_which_way(comparison: dict[str, Any], words: str) -> None:
@@ -94,13 +98,13 @@ def test_a_comparison_says_which_way(comparison: dict[str, Any], words: str) -> 
 
 
 def test_figures_that_one_side_lacks_are_shown_as_missing() -> None:
-    sides = {"baseline": {"levels": [{"concurrency": 4, "tpot_ms_median": 0.0}]}, "candidate": None}
+    sides = {"baseline": {"levels": [{"concurrency": 4, "tpot_ms": {"median": 0.0}}]}, "candidate": None}
     rows = level_rows(sides)
     assert rows == [
         ("concurrency 4", "baseline", "candidate", "difference"),
         ("  time per token, median (ms)", "0.00", "-", ""),
     ]
-    assert difference("tpot_ms_median", 0.0, 1.0) == ""
+    assert difference("tpot_ms.median", 0.0, 1.0) == ""
     assert level_rows({}) == []
 
 

@@ -51,7 +51,7 @@ def test_html_is_one_whole_page_that_needs_no_network() -> None:
     assert {"table", "svg", "rect", "style"} <= page.tags
     assert not page.tags & {"script", "link", "img", "iframe"}
     assert page.addresses == ["#trial-ab12cd", "#trial-zz"]
-    for words in ("ngram-5-4", "eagle-3", "13.60", "17.00", "+25.0%", "2.41", "the candidate is slower"):
+    for words in ("ngram-5-4", "eagle-3", "13.60", "17.00", "+25.0%", "2.41", "-20.0%", "at concurrency 1, slower"):
         assert words in page.text
 
 
@@ -98,7 +98,7 @@ def rows_of(trials: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 def test_csv_has_unrounded_numbers_a_row_for_each_level() -> None:
     two = trial()
-    two["baseline"]["levels"].append({"concurrency": 4, "tpot_ms_median": 20.123456789})
+    two["baseline"]["levels"].append({"concurrency": 4, "tpot_ms": {"median": 20.123456789}})
     first, second = rows_of([two])
     assert (first["concurrency"], first["baseline_tpot_ms_median"], first["candidate_tpot_ms_median"]) == (
         "1", "13.6", "17.0",
@@ -106,7 +106,7 @@ def test_csv_has_unrounded_numbers_a_row_for_each_level() -> None:
     assert (second["concurrency"], second["baseline_tpot_ms_median"], second["candidate_tpot_ms_median"]) == (
         "4", "20.123456789", "",
     )  # fmt: skip
-    assert first["estimate"] == "0.25"
+    assert first["estimate"] == "-0.2"
 
 
 def test_csv_keeps_a_trial_without_figures_and_no_formula() -> None:
