@@ -77,7 +77,7 @@ def _build_parser(prog: str) -> tuple[_Parser, dict[str, Any]]:
     parser = _Parser(prog=prog, usage="vllm serve [model_tag] [options]", allow_abbrev=True)
     parser.add_argument("model_tag", nargs="?", default=None)
     defaults: dict[str, Any] = {"model_tag": None}
-    text = pkgutil.get_data(__package__, "flags.jsonl") or b""
+    text = pkgutil.get_data(__name__.rpartition(".")[0], "flags.jsonl") or b""
     for line in text.decode().splitlines():
         flag = json.loads(line)
         _add_flag(parser, flag)
@@ -97,7 +97,7 @@ def _add_flag(parser: _Parser, flag: Mapping[str, Any]) -> None:
         parser.add_argument(*names, dest=dest, action="append")
     else:
         convert = _converter(flag)
-        choices = [convert(choice) for choice in flag["choices"]] if "choices" in flag else None
+        choices = [choice and convert(choice) for choice in flag["choices"]] if "choices" in flag else None
         nargs = {"many": "+", "optional": "?"}.get(arity)
         parser.add_argument(
             *names, dest=dest, type=convert, nargs=nargs, const=True if nargs == "?" else None, choices=choices

@@ -113,7 +113,7 @@ class Metrics:
 
     def set(self, name: str, value: float) -> None:
         """Set a gauge."""
-        self._gauges[name] = value
+        self._gauges[name] = float(value)
 
     def observe(self, name: str, value: float) -> None:
         """Add an observation to a histogram."""

@@ -19,7 +19,7 @@ from .script import Script
 from .settings import Settings
 from .speed import mix
 from .tokens import Babble, Story, encode, prompt_key, text_of
-from .wire import Exchange
+from .wire import REASONS, Exchange
 from .worker import Plan
 
 _Answer = Callable[[Exchange], Awaitable[None]]
@@ -97,10 +97,8 @@ class Api:
         if handler not in ("/health", "/metrics", "/ping", "/version", "/load"):
             self._metrics.count_http(handler, request.method, status)
         if self._settings.has_access_log and request.path not in self._settings.quiet_endpoints:
-            phrase = {200: "OK", 404: "Not Found", 503: "Service Unavailable", 401: "Unauthorized"}.get(
-                status, "Bad Request"
-            )
-            path = request.path.encode("ascii", "backslashreplace").decode()
+            phrase = REASONS.get(status, "Unknown")
+            path = ascii(request.path)[1:-1]
             write(STDOUT, f'INFO:     {exchange.peer} - "{request.method} {path} HTTP/1.1" {status} {phrase}\n')
 
     async def _health(self, exchange: Exchange) -> None:
@@ -170,7 +168,6 @@ class Api:
 
     async def _run(self, ask: Ask, exchange: Exchange, arrived: float) -> None:
         """Have one answer generated and sent; returns when it is over or the client has gone."""
-        over = asyncio.Event()
         self._count += 1
         number = self._count
         key = mix(prompt_key(ask.prompt), ask.seed)
@@ -180,22 +177,15 @@ class Api:
             ask, exchange, manner, f"{key:016x}{number:04x}", lambda: self._scheduler.finish_early(generation)
         )
 
-        def sink(ids: Any, finish: str | None) -> None:
-            reply.take(ids, finish)
-            if exchange.is_over:
-                over.set()
-
-        generation.sink = sink
-        exchange.on_gone.append(over.set)
+        generation.sink = reply.take
         self._open[number] = reply
         try:
             reply.begin()
             self._scheduler.submit(generation)
-            await over.wait()
+            await exchange.over.wait()
         finally:
             del self._open[number]
             self._scheduler.abort(generation)
-            exchange.on_gone.clear()
 
     def _plan_generation(self, ask: Ask, key: int, arrived: float) -> Generation:
         low, high = self._script.answer_tokens

@@ -26,7 +26,6 @@ class Manner:
     error_after: int | None
     cut_after: int | None
     has_usage: bool
-    has_spec_details: bool = False
 
 
 class Reply:
@@ -100,11 +99,9 @@ class Reply:
         return None
 
     def _error(self) -> None:
-        self._on_stop()
         self.fail("The server had an error while processing your request.")
 
     def _cut(self) -> None:
-        self._on_stop()
         self._exchange.cut()
 
     def _write(self, part: Sequence[int], finish: str | None) -> None:

@@ -36,7 +36,14 @@ class ScriptError(ValueError):
 
 @dataclass(frozen=True)
 class Script:
-    """What a start takes and how the server then behaves. Times in s or ms, sizes in MiB or GiB, as the names say."""
+    """What a start takes and how the server then behaves. Times in s or ms, sizes in MiB or GiB, as the names say.
+
+    `model_must_exist` covers a draft model too. `time_scale` stretches everything that is timed here: stages, steps and
+    prefill. 0 in a count of captures, null in `acceptance` and -1 in `draft_ms_per_token` mean the default of the
+    speculation method; `reasoning` is by default a field of its own exactly when --reasoning-parser is given, as in
+    vLLM. `answer_tokens` bounds the natural length of an answer, reasoning included; `reasoning_share` is its share of
+    thinking.
+    """
 
     version: str = "0.32.0+rehearsal"
     model_must_exist: bool = True

@@ -64,7 +64,9 @@ def resolve_settings(command: Command, script: Script, environ: Mapping[str, str
     max_model_len = _max_model_len(values.get("max_model_len"), model_config, script, environ)
     tensor_parallel = values["tensor_parallel_size"]
     try:
-        speculative = resolve(merge_shortcuts(values), command.model, tensor_parallel)
+        speculative = resolve(
+            merge_shortcuts(values), command.model, tensor_parallel, draft_must_exist=script.model_must_exist
+        )
     except SpeculativeError as error:
         raise ConfigError(str(error)) from error
     keys = [key for key in (values.get("api_key") or [environ.get("VLLM_API_KEY", "")]) if key]

@@ -134,7 +134,9 @@ def merge_shortcuts(values: Mapping[str, Any]) -> Any:
     return raw
 
 
-def resolve(raw: Any, target_model: str, target_tensor_parallel: int) -> Speculative | None:
+def resolve(
+    raw: Any, target_model: str, target_tensor_parallel: int, *, draft_must_exist: bool = True
+) -> Speculative | None:
     """Check a speculative configuration and fill in its defaults; raises SpeculativeError."""
     if raw is None:
         return None
@@ -154,10 +156,10 @@ def resolve(raw: Any, target_model: str, target_tensor_parallel: int) -> Specula
     if low > high:
         raise _value_error(given, f"prompt_lookup_min={low} must be <= prompt_lookup_max={high}")
     model = given.get("model")
+    if draft_must_exist and method not in _WITHOUT_DRAFT and model is not None and not _may_exist(model):
+        raise _value_error(given, _NO_DRAFT.format(model=model))
     if method in ("mtp", "dspark") and model is None:
         model = target_model
-    if method not in _WITHOUT_DRAFT and model is not None and not _may_exist(model):
-        raise _value_error(given, _NO_DRAFT.format(model=model))
     if tokens is None:
         raise _value_error(
             given,

@@ -17,7 +17,7 @@ from .speed import mix, uniform
 
 def _read_words() -> dict[str, list[str]]:
     """Read `words.jsonl`: one kind of word a line."""
-    text = pkgutil.get_data(__package__, "words.jsonl") or b""
+    text = pkgutil.get_data(__name__.rpartition(".")[0], "words.jsonl") or b""
     rows = [json.loads(line) for line in text.decode().splitlines()]
     return {row["kind"]: row["words"].split() for row in rows}
 

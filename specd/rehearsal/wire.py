@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 
 _HEAD_LIMIT = 1 << 16
 _BODY_LIMIT = 64 << 20
-_REASONS = {
+# A client that lets this much pile up does not read; its stream is cut.
+_BACKLOG_LIMIT = 16 << 20
+REASONS = {
     200: "OK",
     400: "Bad Request",
     401: "Unauthorized",
@@ -78,15 +80,20 @@ class Exchange:
     writer: asyncio.StreamWriter
     peer: str
     is_started: bool = False
-    is_over: bool = False
     is_chunked: bool = False
-    on_gone: list[Callable[[], None]] = field(default_factory=list)
+    # Set when the answer has been sent whole, and when the client has hung up.
+    over: asyncio.Event = field(default_factory=asyncio.Event)
     on_start: Callable[[int], None] = lambda _status: None
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether nothing more can be sent."""
+        return self.over.is_set()
 
     def reply(self, status: int, body: bytes, content_type: str = "application/json", extra: str = "") -> None:
         """Send a whole answer."""
         self._head(status, f"content-length: {len(body)}\r\ncontent-type: {content_type}\r\n{extra}", body)
-        self.is_over = True
+        self.over.set()
 
     def start_stream(self, content_type: str) -> None:
         """Send the head of an answer that comes in pieces."""
@@ -98,25 +105,28 @@ class Exchange:
         """Send one piece at once."""
         if self.is_over or self.writer.is_closing():
             return
+        if self.writer.transport.get_write_buffer_size() > _BACKLOG_LIMIT:
+            self.cut()
+            return
         self.writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self.is_chunked else piece)
 
     def end_stream(self) -> None:
         """End an answer that came in pieces."""
         if not self.is_over:
-            self.is_over = True
+            self.over.set()
             if self.is_chunked and not self.writer.is_closing():
                 self.writer.write(b"0\r\n\r\n")
 
     def cut(self) -> None:
         """Close the connection in the middle of the answer."""
-        self.is_over = True
+        self.over.set()
         self.writer.close()
 
     def _head(self, status: int, headers: str, body: bytes) -> None:
         self.is_started = True
         self.on_start(status)
         date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
-        line = f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"
+        line = f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}"
         head = f"{line}\r\ndate: {date}\r\nserver: uvicorn\r\n{headers}\r\n"
         if not self.writer.is_closing():
             self.writer.write(head.encode("latin-1") + body)
@@ -126,11 +136,11 @@ class _Protocol(asyncio.StreamReaderProtocol):
     """Tells at once that the client has hung up, even while the answer is being made."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, serve: Callable[[_Protocol], Callable[..., Awaitable[None]]]):
-        self._on_gone: list[Callable[[], None]] = []
+        self._over: asyncio.Event | None = None
         super().__init__(asyncio.StreamReader(limit=_HEAD_LIMIT, loop=loop), serve(self), loop=loop)
 
-    def watch(self, on_gone: list[Callable[[], None]]) -> None:
-        self._on_gone = on_gone
+    def watch(self, over: asyncio.Event) -> None:
+        self._over = over
 
     def eof_received(self) -> bool:
         super().eof_received()
@@ -142,8 +152,8 @@ class _Protocol(asyncio.StreamReaderProtocol):
         self._tell()
 
     def _tell(self) -> None:
-        for callback in self._on_gone:
-            callback()
+        if self._over is not None:
+            self._over.set()
 
 
 class HttpServer:
@@ -197,9 +207,8 @@ class HttpServer:
             if request is None:
                 return
             exchange = Exchange(request, writer, peer)
-            protocol.watch(exchange.on_gone)
+            protocol.watch(exchange.over)
             await self._answer(exchange)
-            protocol.watch([])
             await writer.drain()
             if not request.keeps_alive or (exchange.is_started and not exchange.is_over):
                 return
