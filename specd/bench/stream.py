@@ -64,6 +64,7 @@ class Answer:
         self._first_tokens: int | None = None
         self._reasoning_end: int | None = None
         self._first_bytes = 0
+        self._later = 0
         self._bytes = 0
         self._text: list[str] = []
 
@@ -172,6 +173,7 @@ class Answer:
         if generated or has_finished or (choices and grown > 0):
             self.progress_at = at
             if self._first is not None:
+                self._later += self._last is not None
                 self._last = at
 
     def _note_text(self, at: float, size: int, is_answer: bool, *, has_count: bool) -> None:
@@ -206,7 +208,7 @@ class Answer:
         if self._first_tokens is not None:
             return min(max(1, self._first_tokens), count)
         share = round(count * self._first_bytes / self._bytes) if self._bytes else 1
-        return max(1, min(share, count - (self.chunks - 1)))
+        return max(1, min(share, count - self._later))
 
     def reasoning(self) -> int | None:
         """Return the tokens spent on reasoning: the server's count, else by running usage, else None."""
