@@ -15,12 +15,21 @@ __all__ = ["rehearse", "submit"]
 
 def submit(args: argparse.Namespace) -> int:
     """Queue the trials of a file."""
-    return asyncio.run(_submit(args, rehearsal=False))
+    return _run(args, rehearsal=False)
 
 
 def rehearse(args: argparse.Namespace) -> int:
     """Queue the trials of a file with the rehearsal engine."""
-    return asyncio.run(_submit(args, rehearsal=True))
+    return _run(args, rehearsal=True)
+
+
+def _run(args: argparse.Namespace, *, rehearsal: bool) -> int:
+    try:
+        return asyncio.run(_submit(args, rehearsal=rehearsal))
+    except KeyboardInterrupt:
+        if args.wait:
+            sys.stderr.write("\nspecd: stopped waiting; what was queued goes on; see it with: specd trials\n")
+        raise
 
 
 async def _submit(args: argparse.Namespace, *, rehearsal: bool) -> int:
