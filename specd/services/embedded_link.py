@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,9 @@ class Link:
 
     async def history(self, unit: str, invocation: str, last: int) -> list[Mapping[str, Any]]:
         """Return the last records of an invocation."""
-        records: list[Mapping[str, Any]] = []
-        async for record in self._records(unit, invocation, "", follow=False, last=last, spawns=self._spawns):
-            records.append(record)
-        return records
+        stream = self._records(unit, invocation, "", follow=False, last=last, spawns=self._spawns)
+        async with aclosing(stream) as records:
+            return [record async for record in records]
 
     def follow(self, unit: str, invocation: str, after: str) -> AsyncGenerator[Mapping[str, Any], None]:
         """Follow an invocation's records after a cursor, until the supervisor goes away (LostLink).

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -341,3 +342,23 @@ async def test_a_disk_without_room_still_starts_and_stops_units(tmp_path: Path) 
             await rig.manager.arm_guard(plan)
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_killed_in_any_instant_of_a_start_or_stop_it_leaves_nothing(rig: Rig, seed: int) -> None:
+    chance = random.Random(seed)
+    rig.write("base", python(MARKED, CHILD), enabled=True, stop_timeout_s=0.05)
+    rig.write("cand", python(MARKED, CHILD), stop_timeout_s=0.05)
+    for _ in range(3):
+        rig.boot()
+        calls = [rig.manager.stop("base.service"), rig.manager.start("cand.service"), rig.manager.stop("cand.service")]
+        tasks = [asyncio.create_task(call) for call in calls[: chance.randint(1, 3)]]
+        await asyncio.sleep(chance.uniform(0, 0.08))
+        rig.crash()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for call in calls[len(tasks) :]:
+            call.close()
+        deadline = time.monotonic() + 5
+        while left := rig.marked():
+            assert time.monotonic() < deadline, left
+            await asyncio.sleep(0.01)
