@@ -17,7 +17,7 @@ class ShardBar:
 
     def draw(self, done: int, elapsed_s: float) -> None:
         """Redraw with that many shards loaded."""
-        percent = 100 * done // self._total
+        percent = round(100 * done / self._total)
         timing = _timing(done, self._total, elapsed_s)
         head = "Loading safetensors checkpoint shards"
         write(STDERR, f"\r{head}: {percent:3d}% Completed | {done}/{self._total} [{timing}]{self._end}")
@@ -40,7 +40,7 @@ class CaptureBar:
         bar = "█" * (eighths // 8)
         if eighths < 8 * _WIDTH:
             bar = (bar + _BLOCKS[eighths % 8]).ljust(_WIDTH)
-        percent = 100 * done // self._total
+        percent = round(100 * done / self._total)
         timing = _timing(done, self._total, elapsed_s)
         write(STDERR, f"\rCapturing CUDA graphs ({self._mode}): {percent:3d}%|{bar}| {done}/{self._total} [{timing}]")
 

@@ -25,8 +25,7 @@ def parse_serve(argv: Sequence[str]) -> Command:
 
 def run_check(argv: Sequence[str], script: Script, environ: Mapping[str, str]) -> int:
     """Print one JSON object about `argv` and return the exit code that a start would have had."""
-    answer: dict[str, Any] = {"ok": False, "stage": "argparse", "error": "", "exit_code": 0, "speculative": None}
-    answer.update(max_model_len=None, served_model_name=None, version=script.version)
+    answer = _refusal("argparse", "", 0) | {"version": script.version}
     words = list(argv)
     # A bare MODEL without `serve` is how a check of the flags alone is written.
     if words and words[0] not in ("serve", "-m") and not words[0].startswith("-"):
@@ -39,6 +38,20 @@ def run_check(argv: Sequence[str], script: Script, environ: Mapping[str, str]) -
         answer.update(error=str(error).strip().split("\n", 1)[-1].strip(), exit_code=error.exit_code)
     except ConfigError as error:
         answer.update(error=str(error), exit_code=error.exit_code)
+    return _print(answer)
+
+
+def refuse_script(error: str) -> int:
+    """Print the answer to a check whose script cannot be used, and return the exit code."""
+    return _print(_refusal("script", error, 2))
+
+
+def _refusal(stage: str, error: str, exit_code: int) -> dict[str, Any]:
+    answer: dict[str, Any] = {"ok": False, "stage": stage, "error": error, "exit_code": exit_code}
+    return {**answer, "speculative": None, "max_model_len": None, "served_model_name": None, "version": None}
+
+
+def _print(answer: Mapping[str, Any]) -> int:
     sys.stdout.write(json.dumps(answer) + "\n")
     return int(answer["exit_code"])
 

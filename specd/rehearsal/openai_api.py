@@ -207,6 +207,7 @@ class Api:
             fingerprint=f"vllm-{script.version}-{mix(len(str(speculative))) & 0xFFFFFFFF:08x}",
             reasoning_fields=fields,
             reasoning_tokens=round(script.reasoning_share * natural_end) if thinks else 0,
+            is_first_at_once=script.tokens_per_chunk == 1,
             tokens_per_chunk=max(script.tokens_per_chunk, self._settings.stream_interval),
             error_after=int(faults.number("error-in-stream", 3)) if faults.has("error-in-stream") else None,
             cut_after=int(faults.number("cut-stream", 3)) if faults.has("cut-stream") else None,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from .channel import Child, PeerGone, fork
-from .check import parse_serve, run_check
+from .check import parse_serve, refuse_script, run_check
 from .command import Command, UsageError
 from .engine import Engine
 from .faults import Faults
@@ -66,6 +66,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         script, faults = load(os.environ)
     except ScriptError as error:
+        if argv[0] == "check":
+            return refuse_script(str(error))
         write(STDERR, f"{error}\n")
         return 2
     if argv[0] in ("--version", "-v"):

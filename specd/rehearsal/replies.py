@@ -23,6 +23,8 @@ class Manner:
     reasoning_fields: Sequence[str]
     reasoning_tokens: int
     tokens_per_chunk: int
+    # --stream-interval sends the first token at once; the script's chunks are full from the first on.
+    is_first_at_once: bool
     error_after: int | None
     cut_after: int | None
     has_usage: bool
@@ -65,7 +67,7 @@ class Reply:
         if fault is not None:
             fault()
             return
-        coalesce = self._manner.tokens_per_chunk
+        coalesce = 1 if is_first and self._manner.is_first_at_once else self._manner.tokens_per_chunk
         while self._pending and (finish or coalesce == 1 or len(self._pending) >= coalesce):
             size = len(self._pending) if coalesce == 1 else coalesce
             part, self._pending = self._pending[:size], self._pending[size:]

@@ -50,7 +50,7 @@ def read_json(body: bytes) -> dict[str, Any]:
     """Decode a request body; raises ApiError."""
     try:
         values = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", str(error))
         position = getattr(error, "pos", 0)
         detail = {

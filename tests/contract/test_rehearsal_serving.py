@@ -150,6 +150,8 @@ def test_tokenize_counts_as_usage_does(plain: Engine) -> None:
     [
         (b"{", 400, "json_invalid"),
         (b"[1]", 400, "valid dictionary"),
+        (b"[" * 100_000, 400, "json_invalid"),
+        (b"\xff", 400, "json_invalid"),
         ({"model": "nope", "messages": MESSAGES}, 404, "The model `nope` does not exist."),
         ({"messages": []}, 400, "messages"),
         ({"messages": MESSAGES, "max_tokens": 0}, 400, "max_tokens must be at least 1"),
@@ -370,6 +372,12 @@ def test_tokens_per_chunk(tmp_path: Path, size: int) -> None:
         assert counts == [*range(0, 37, size), 37]
         alone = engine.ask("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 37, "ignore_eos": True})
         assert alone["usage"]["completion_tokens"] == 37
+
+
+def test_stream_interval_sends_the_first_token_at_once(tmp_path: Path) -> None:
+    with started(tmp_path, "--stream-interval", "5") as engine:
+        events = [event for _, event in engine.wait_ready().stream({"max_tokens": 14, "ignore_eos": True, **RUNNING})]
+        assert [event["usage"]["completion_tokens"] for event in events[:-2]] == [0, 1, 6, 11, 14]
 
 
 def test_sigterm_while_streaming(tmp_path: Path) -> None:

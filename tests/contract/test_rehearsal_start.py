@@ -231,6 +231,13 @@ def test_check_has_the_exit_code_of_a_start(argv: list[str], status: int, stage:
     assert words in answer["error"]
 
 
+def test_check_reports_an_unusable_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECD_REHEARSAL_FAULT", "dye")
+    done = _run("check", "--", "serve", "m")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["stage"], answer["ok"]) == (2, "script", False)
+
+
 def test_version_and_usage() -> None:
     assert _run("--version").stdout == "0.32.0+rehearsal\n"
     assert _run().returncode == 2
@@ -310,6 +317,17 @@ def test_sigterm_to_the_group_in_mid_load_leaves_the_api_process(tmp_path: Path)
         wait_until(lambda: not any(map(is_alive, children)), 2)
         with pytest.raises(subprocess.TimeoutExpired):
             engine.wait_exit(0.4)
+
+
+@pytest.mark.parametrize(("victim", "status"), [(0, -9), (1, 1)])
+def test_kill_9_of_engine_or_worker_in_mid_load(tmp_path: Path, victim: int, status: int) -> None:
+    with started(tmp_path, script={"stages": {"weights": 30}}) as engine:
+        wait_until(lambda: "Starting to load model" in engine.log(), 5)
+        children = engine.children()
+        os.kill(children[victim], signal.SIGKILL)
+        assert engine.wait_exit(3) == 1
+        assert engine.errors().endswith(f"Failed core proc(s): {{'EngineCore': {status}}}\n")
+        wait_until(lambda: not any(map(is_alive, children)), 2)
 
 
 def test_sigterm_is_obeyed_where_the_script_says_so(tmp_path: Path) -> None:
