@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ def parse_serve(argv: Sequence[str]) -> Command:
 
 def run_check(argv: Sequence[str], script: Script, environ: Mapping[str, str]) -> int:
     """Print one JSON object about `argv` and return the exit code that a start would have had."""
+    began = time.monotonic()
     answer = _refusal("argparse", "", 0) | {"version": script.version}
     words = list(argv)
     # A bare MODEL without `serve` is how a check of the flags alone is written.
@@ -35,10 +37,17 @@ def run_check(argv: Sequence[str], script: Script, environ: Mapping[str, str]) -
         answer["stage"] = "create_engine_config"
         answer.update(_accepted(resolve_settings(command, script, environ)))
     except UsageError as error:
-        answer.update(error=str(error).strip().split("\n", 1)[-1].strip(), exit_code=error.exit_code)
+        answer.update(error=_without_usage(str(error)), exit_code=error.exit_code)
     except ConfigError as error:
         answer.update(error=str(error), exit_code=error.exit_code)
-    return _print(answer)
+    return _print({**answer, "seconds": round(time.monotonic() - began, 3)})
+
+
+def _without_usage(text: str) -> str:
+    """Drop the usage lines that argparse puts before its refusal."""
+    lines = text.strip().splitlines()
+    first = next(index for index, line in enumerate(lines) if ": error: " in line)
+    return "\n".join(lines[first:])
 
 
 def refuse_script(error: str) -> int:

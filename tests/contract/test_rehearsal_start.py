@@ -217,7 +217,7 @@ def test_check_accepts_without_starting() -> None:
 @pytest.mark.parametrize(
     ("argv", "status", "stage", "words"),
     [
-        (["serve", "m", "--no-such-flag"], 2, "argparse", "unrecognized arguments: --no-such-flag"),
+        (["serve", "m", "--no-such-flag"], 2, "argparse", "vllm: error: unrecognized arguments: --no-such-flag"),
         (["m", "--dtype", "foo"], 2, "argparse", "argument --dtype: invalid choice: 'foo'"),
         (["serve", "m", "-sc", '{"method":"bogus"}'], 1, "create_engine_config", "Input should be 'ngram'"),
         (["--model", "/no/such"], 1, "create_engine_config", "Repo id must be in the form"),
@@ -229,6 +229,7 @@ def test_check_has_the_exit_code_of_a_start(argv: list[str], status: int, stage:
     answer = json.loads(done.stdout.splitlines()[-1])
     assert (done.returncode, answer["exit_code"], answer["stage"], answer["ok"]) == (status, status, stage, status == 0)
     assert words in answer["error"]
+    assert "usage:" not in answer["error"]
 
 
 def test_check_reports_an_unusable_script(monkeypatch: pytest.MonkeyPatch) -> None:
