@@ -2,13 +2,14 @@
 
 The effect of a pair is log(speed of candidate / speed of baseline), so it is 0 for no difference and changes sign with
 the sides. Pairs that share a prompt are correlated (one prompt drafts well, another badly), and pairs that share a
-repeat are (both ran in the same minutes). The variance of the mean therefore follows the two-way clustered estimator of
-Cameron, Gelbach and Miller (Journal of Business & Economic Statistics 29, 2011):
+repeat are (both ran in the same minutes). The variance of the mean therefore is that of the two-way clustered estimator
+of Cameron, Gelbach and Miller (Journal of Business & Economic Statistics 29, 2011), without the term it takes away,
+which errs on the careful side (three repeats are few, and the difference of two rough variances is often negative):
 
-    V = V_prompt + max(0, V_repeat - V_pair),    V_g = G/(G-1) * sum over groups g of (sum of residuals in g)^2 / N^2
+    V = V_prompt + V_repeat,    V_g = G/(G-1) * sum over groups g of (sum of residuals in g)^2 / N^2
 
-The second term is left out below 2 repeats, where it can't be known. The interval is mean ± t * sqrt(V) with the
-degrees of freedom of Welch and Satterthwaite: V^2 / (V_prompt^2 / (prompts-1) + (second term)^2 / (repeats-1)).
+V_repeat is left out below 2 repeats, where it can't be known. The interval is mean ± t * sqrt(V) with the degrees of
+freedom of Welch and Satterthwaite: V^2 / (V_prompt^2 / (prompts-1) + V_repeat^2 / (repeats-1)).
 """
 
 import math
@@ -38,11 +39,6 @@ class Effect:
     high: float
     pairs: int
 
-    @staticmethod
-    def relative(log_ratio: float) -> float:
-        """Return a log ratio as a relative speed change: -0.12 means 12 % slower."""
-        return math.expm1(log_ratio)
-
 
 def clustered(pairs: Sequence[Pair], confidence: float) -> Effect | None:
     """Return the effect over pairs by prompt and repeat; None below 2 prompts, where nothing can be said of doubt."""
@@ -53,14 +49,13 @@ def clustered(pairs: Sequence[Pair], confidence: float) -> Effect | None:
     mean = math.fsum(pair.effect for pair in pairs) / len(pairs)
     residuals = [pair.effect - mean for pair in pairs]
     by_prompt = _variance(residuals, (pair.prompt for pair in pairs), len(prompts))
-    shared = 0.0
+    by_repeat = 0.0
     if len(repeats) > 1:
         by_repeat = _variance(residuals, (pair.repeat for pair in pairs), len(repeats))
-        shared = max(0.0, by_repeat - _variance(residuals, range(len(pairs)), len(pairs)))
-    variance = by_prompt + shared
+    variance = by_prompt + by_repeat
     if variance == 0:
         return Effect(mean, mean, mean, len(pairs))
-    doubt = by_prompt**2 / (len(prompts) - 1) + (shared**2 / (len(repeats) - 1) if shared else 0.0)
+    doubt = by_prompt**2 / (len(prompts) - 1) + (by_repeat**2 / (len(repeats) - 1) if by_repeat else 0.0)
     return _interval(mean, variance, variance**2 / doubt, confidence, len(pairs))
 
 
