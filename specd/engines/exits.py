@@ -72,9 +72,11 @@ _CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSY
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """What the log tells at the end: its root cause, its last lines, and whether it announces an ordinary stop."""
+    """What the log tells at the end: its root cause, else the exception it ends with, its last lines, and whether it
+    announces an ordinary stop."""
 
     failure: Failure | None
+    last_words: Failure | None
     last_lines: tuple[str, ...]
     is_stopping: bool
 
@@ -82,8 +84,8 @@ class LogEnd:
 def log_end(reader: LogReader) -> LogEnd:
     """Return what a reader's log tells at its end."""
     if isinstance(reader, RuleReader):
-        return LogEnd(reader.failure(), reader.last_lines(), reader.is_stopping)
-    return LogEnd(reader.failure(), (), is_stopping=False)
+        return LogEnd(reader.failure(), reader.last_words(), reader.last_lines(), reader.is_stopping)
+    return LogEnd(reader.failure(), None, (), is_stopping=False)
 
 
 def explain(log: LogEnd, *, result: str, code: str, status: int) -> Failure:
@@ -128,8 +130,9 @@ def _exited(log: LogEnd, status: int) -> Failure:
             f"unexpected exit (status 0): {how}",
             "a unit with Restart=on-failure would stay down",
         )
-    if log.failure is not None:
-        return log.failure
+    cause = log.failure or log.last_words
+    if cause is not None:
+        return cause
     if status == 125 and any("already in use by container" in line for line in log.last_lines):
         return _of(log, "unit", "an old container of that name is still present (status 125)", "remove it first")
     if status in {126, 127}:

@@ -122,6 +122,7 @@ _RULES = LogRules(
         r"CUDA error|out of memory|error loading model|failed to open|unable to allocate|failed to allocate"
         r"|couldn't bind HTTP|terminate called after|GGML_ASSERT|[Ss]egmentation fault|unknown model architecture"
     ),
+    fatal=re.compile(r"$^"),
     entry_frame=re.compile(r"$^"),
     failures=(
         FailureRule(

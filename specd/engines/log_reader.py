@@ -65,6 +65,11 @@ class RuleReader:
             self._failure_at_version = (version, self._explain())
         return self._failure_at_version[1]
 
+    def last_words(self) -> Failure | None:
+        """Return the failure that an uncaught exception at the log's end stands for; trust it only after a bad exit."""
+        trouble = self._tracebacks.last_words()
+        return None if trouble is None else self._classified(trouble) or _unknown(trouble)
+
     @property
     def stage(self) -> str:
         """The furthest stage reached, "" before any."""
@@ -87,8 +92,7 @@ class RuleReader:
             known = self._classified(trouble)
             if known is not None and (known.kind != "engine-died" or trouble is troubles[0]):
                 return known
-        first = troubles[0]
-        return Failure(kind="unknown", sentence=printable(first.summary)[:300], lines=_shown(first))
+        return _unknown(troubles[0])
 
     def _classified(self, trouble: Trouble) -> Failure | None:
         for text in trouble.texts:
@@ -136,6 +140,10 @@ class RuleReader:
         counts = [part.split("=")[1].split(" ")[0] for part in modes.split(", ") if "=" in part]
         self._bars.announced = float(sum(int(count) for count in counts if count.isdigit()))
         self._facts["graphs_total"] = int(self._bars.announced)
+
+
+def _unknown(trouble: Trouble) -> Failure:
+    return Failure(kind="unknown", sentence=printable(trouble.summary)[:300], lines=_shown(trouble))
 
 
 def _shown(trouble: Trouble) -> tuple[str, ...]:

@@ -11,6 +11,10 @@ from specd.engines.log_text import LineParser
 __all__ = ["FailureRule", "LogRules", "StageRule", "classify", "facts_of"]
 
 
+# argparse names a converter by its place in memory.
+_FUNCTION = re.compile(r"<function ([\w.<>]+) at 0x[0-9a-f]+>")
+
+
 @dataclass(frozen=True, slots=True)
 class StageRule:
     """A pattern matched at the start of a message, and what it says.
@@ -49,7 +53,8 @@ class LogRules:
     with something variable. `terminal` matches messages after which no server will come or stay; `stop` those that
     announce a stop that was asked for; `harmless` the headers of errors that concern one request only; `generic` the
     errors that only point at another one; `died` those that tell of another process's end; `native` the fatal lines of
-    libraries; `entry_frame` the first frame of a program, which shows that nobody caught an exception. Where
+    libraries; `fatal` the exceptions after which an engine or worker is of no use even if its process stays;
+    `entry_frame` the first frame of a program, which shows that nobody caught an exception. Where
     `repeats_prefix` is false, only the first line of a multi-line record has the prefix.
     """
 
@@ -62,6 +67,7 @@ class LogRules:
     generic: re.Pattern[str]
     died: re.Pattern[str]
     native: re.Pattern[str]
+    fatal: re.Pattern[str]
     entry_frame: re.Pattern[str]
     failures: Sequence[FailureRule]
     repeats_prefix: bool = True
@@ -117,4 +123,5 @@ def classify(rules: Sequence[FailureRule], text: str, lines: Sequence[str]) -> F
 
 
 def _shortened(text: str, longest: int = 300) -> str:
+    text = _FUNCTION.sub(r"\1", text)
     return text if len(text) <= longest else text[: longest - 3] + "..."

@@ -125,6 +125,10 @@ _RULES = LogRules(
     generic=re.compile(r"Received sigquit|scheduler is dead|BrokenPipeError|EOFError|zmq\.error"),
     died=re.compile(r"OOM killer|scheduler is dead"),
     native=re.compile(r"terminate called after|Segmentation fault|Fatal Python error|CUDA error: |std::bad_alloc"),
+    fatal=re.compile(
+        r"OutOfMemoryError|out of memory|illegal memory access|device-side assert|unspecified launch failure"
+        r"|No available memory for the cache blocks|uncorrectable ECC"
+    ),
     entry_frame=re.compile(r'File "(?:<frozen runpy>|<string>|.*sglang/launch_server\.py|.*/bin/sglang)", line'),
     failures=(
         FailureRule(

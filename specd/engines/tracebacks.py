@@ -26,6 +26,7 @@ _ERROR_LEVELS = frozenset({"ERROR", "CRITICAL"})
 _MESSAGE_LINES = 10
 _HEAD_LINES, _TAIL_LINES = 4, 20
 _CONTEXT_LINES = 12
+_LAST_WORDS_LINES = 40
 _MOST_TROUBLES = 24
 _MOST_PROCESSES = 256
 
@@ -37,7 +38,7 @@ class Trouble:
     """One error: how deep its process is, in which order it came, its lines, and the texts to classify, best first.
 
     `rank` is ROOT for an error of its own, DEATH for news of another process's end, POINTER for one that only points
-    at another.
+    at another. `is_bare` is true for a traceback that went past the logger; `seen_at` counts lines.
     """
 
     depth: int
@@ -45,6 +46,8 @@ class Trouble:
     rank: int
     texts: list[str]
     lines: list[str]
+    is_bare: bool = False
+    seen_at: int = 0
 
     @property
     def summary(self) -> str:
@@ -66,6 +69,7 @@ class _Block:
     exceptions: list[list[str]] = field(default_factory=list)
     in_frames: bool = False
     is_entry: bool = False
+    last_at: int = 0
 
     def add(self, raw: str) -> None:
         if len(self.head) < _HEAD_LINES:
@@ -92,12 +96,14 @@ class Tracebacks:
         self._is_terminal = False
         self._order = 0
         self._bare_depth = 0
+        self._count = 0
         self._usage: list[str] = []
         self.is_stopping = False
         self.version = 0
 
     def take(self, line: Line, raw: str) -> bool:
         """Look at a line; True when it belongs to an error and says nothing of a stage."""
+        self._count += 1
         block = self._open.get(line.process)
         if block is not None:
             if self._continues(block, line, raw):
@@ -120,6 +126,17 @@ class Tracebacks:
         if not is_terminal or (self.is_stopping and not self._is_terminal):
             return []
         return sorted(finished, key=lambda trouble: (trouble.rank, -trouble.depth, trouble.order))
+
+    def last_words(self) -> Trouble | None:
+        """Return the traceback that stands at the log's very end, past the logger: an exception nobody caught."""
+        bare = [trouble for trouble in self._troubles if trouble.is_bare]
+        for block in self._open.values():
+            trouble = self._trouble_of(block)
+            if trouble is not None and trouble.is_bare:
+                bare.append(trouble)
+        last = max(bare, key=lambda trouble: trouble.order, default=None)
+        is_near = last is not None and self._count - last.seen_at <= _LAST_WORDS_LINES
+        return last if is_near and not self.is_stopping else None
 
     def _begin(self, line: Line, raw: str) -> None:
         self._order += 1
@@ -163,6 +180,7 @@ class Tracebacks:
         elif not self._continues_message(block, text):
             return False
         block.add(raw)
+        block.last_at = self._count
         self.version += 1
         return True
 
@@ -205,11 +223,20 @@ class Tracebacks:
         elif not block.exceptions and not self._rules.native.search(texts[0]):
             # An error line without an exception proves nothing by itself.
             rank = POINTER
-        return Trouble(block.depth, block.order, rank, texts, block.lines)
+        is_bare = not block.level and bool(block.exceptions)
+        return Trouble(block.depth, block.order, rank, texts, block.lines, is_bare, block.last_at)
 
     def _ends_all(self, block: _Block) -> bool:
-        """True for an exception that nobody caught: the interpreter wrote it, from the program's first frame on."""
-        return not block.level and block.is_entry and bool(block.exceptions)
+        """True for an exception that nobody caught: the interpreter wrote it, from the program's first frame on.
+
+        An engine or a worker is lost too when its memory or its device is, even if its process stays.
+        """
+        if not block.exceptions:
+            return False
+        if not block.level and block.is_entry:
+            return True
+        is_deep = block.depth >= ENGINE and not self._rules.harmless.match(block.header)
+        return is_deep and any(self._rules.fatal.search(message[0]) for message in block.exceptions)
 
     def _keep(self, trouble: Trouble) -> None:
         if len(self._troubles) >= _MOST_TROUBLES:

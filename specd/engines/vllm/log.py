@@ -170,6 +170,10 @@ VLLM_RULES = LogRules(
         r"terminate called after|Segmentation fault|Segfault encountered|Fatal Python error|CUDA error: "
         r"|ncclInternalError|ncclSystemError|ncclUnhandledCudaError|std::bad_alloc|Aborted \(core dumped\)"
     ),
+    fatal=re.compile(
+        r"OutOfMemoryError|out of memory|illegal memory access|device-side assert|unspecified launch failure"
+        r"|No available memory for the cache blocks|uncorrectable ECC"
+    ),
     entry_frame=re.compile(
         r'File "(?:<frozen runpy>|<string>|.*/bin/vllm|.*multiprocessing/(?:process|spawn)\.py)", line'
     ),
