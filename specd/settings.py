@@ -20,19 +20,22 @@ from specd.constraints import (
     within,
     without_keys,
 )
-from specd.engines.engine import FlagValue
 
 __all__ = [
     "BenchSettings",
     "Config",
     "DaemonSettings",
     "Deadlines",
+    "FlagValue",
     "GuardSettings",
     "HostSettings",
     "Policy",
     "ServiceSettings",
     "TrialSpec",
 ]
+
+# A flag's value in a trial file: None removes it, True/False switch it, a table or list of tables becomes JSON.
+FlagValue = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 Given = Annotated[str, Mark.GIVEN]
 LocalPath = Annotated[str, Mark.LOCAL_PATH]

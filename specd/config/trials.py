@@ -8,8 +8,7 @@ from specd.config.document import Document, Null, parse
 from specd.config.load import missing
 from specd.config.record import kind_of, read_record
 from specd.config.scan import KeyPath
-from specd.engines.engine import FlagValue
-from specd.settings import Config, TrialSpec
+from specd.settings import Config, FlagValue, TrialSpec
 
 __all__ = ["parse_trials"]
 

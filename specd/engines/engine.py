@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from specd.checks import Check
 from specd.hosts.host import Host
+from specd.settings import FlagValue
 
 __all__ = [
     "Counters",
@@ -17,9 +18,6 @@ __all__ = [
     "ServerCommand",
     "Stage",
 ]
-
-# A flag's value in a trial file: None removes it, True/False switch it, a table or list of tables becomes JSON.
-FlagValue = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
 class Stage:
