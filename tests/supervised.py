@@ -69,11 +69,16 @@ class Rig:
             assert not left, f"processes left behind: {left}"
 
     def marked(self) -> list[int]:
-        """List the living processes that units of this rig started."""
+        """List the living processes that units of this rig started, keepers and what they are about to start too."""
+        supervisor = self.process.pid if self.process is not None else 0
         found: list[int] = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
+                if not entry.name.isdigit() or int(entry.name) == supervisor:
+                    continue
+                argv = (entry / "cmdline").read_bytes().split(b"\0")
+                is_keeper = os.fsencode(self.directory) in argv and b"specd.supervisor" in argv
+                if is_keeper or self.mark.encode() in (entry / "environ").read_bytes():
                     found.append(int(entry.name))
         return [pid for pid in found if is_alive(pid)]
 

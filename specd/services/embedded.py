@@ -139,6 +139,8 @@ class EmbeddedManager:
 
         Raises UnitError when a unit without our mark is in the way, FileProblem when it can't be written.
         """
+        if candidate.side_files:
+            raise UnitError("a unit of the embedded manager has no files beside it", unit=candidate.name)
         await self._link.ask("ping")
         await asyncio.to_thread(_write_marked, Path(candidate.path), candidate.content, candidate.name)
         await self._link.ask("reload")

@@ -11,7 +11,7 @@ from typing import Any
 
 import specd
 from specd.errors import BadAnswer, FileProblem, HostUnreachable, UnitError
-from specd.supervisor.server import LINE_BYTES, SOCKET_NAME, short_path
+from specd.supervisor.server import LINE_BYTES, SOCKET_NAME, TIED_NAME, short_path
 
 __all__ = ["Link", "LostLink"]
 
@@ -29,7 +29,8 @@ class Link:
     """Talks to the supervisor of `directory`, one connection a request.
 
     With `spawns`, one that does not run is started, detached: it outlives this process unless `lifeline` (a
-    descriptor of a pipe's read end) is given, and then ends when the pipe's other end closes.
+    descriptor of a pipe's read end) is given, and then ends when the pipe's other end closes. One that was tied to a
+    lifeline is not started without one.
     """
 
     def __init__(self, directory: Path, *, spawns: bool = True, lifeline: int | None = None) -> None:
@@ -136,6 +137,8 @@ class Link:
 
     async def _spawn(self) -> None:
         """Start a supervisor and wait until it serves, or until it says why not; raises HostUnreachable."""
+        if self._lifeline is None and await asyncio.to_thread((self.directory / TIED_NAME).exists):
+            raise HostUnreachable(f"the supervisor of {self.directory} was tied to an owner and ended with it")
         argv = [sys.executable, "-m", "specd.supervisor", str(self.directory), "--detach"]
         passed: tuple[int, ...] = ()
         if self._lifeline is not None:

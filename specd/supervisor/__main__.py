@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from specd.supervisor.server import SOCKET_NAME, Server, short_path
+from specd.supervisor.server import SOCKET_NAME, TIED_NAME, Server, short_path
 from specd.supervisor.supervisor import Supervisor, log
 
 EXIT_USAGE = 2
@@ -57,6 +57,18 @@ def take_lock(directory: Path) -> int:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         return lock
+
+
+def tie(directory: Path, *, is_tied: bool) -> None:
+    """Leave word whether this directory's supervisor is tied to an owner: then nobody starts it on demand any more.
+
+    Else a client that has not yet heard of the owner's death would bring everything back, tied to nobody.
+    """
+    marker = directory / TIED_NAME
+    if is_tied:
+        marker.touch()
+    else:
+        marker.unlink(missing_ok=True)
 
 
 def _answers(directory: Path) -> bool:
@@ -154,6 +166,7 @@ def main() -> int:
             said = detach(directory)
         os.chdir(directory)
         take_lock(directory)
+        tie(directory, is_tied=lifeline is not None)
     except (Held, OSError) as error:
         return refuse(str(error), said, EXIT_HELD if isinstance(error, Held) else EXIT_USAGE)
     asyncio.run(run(directory, lifeline, said))

@@ -16,6 +16,7 @@ import fcntl
 import os
 import resource
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ __all__ = ["EXIT_CHDIR", "EXIT_EXEC", "Spawned", "become_subreaper", "kill_below
 EXIT_CHDIR = 200
 EXIT_EXEC = 203
 PIPE_BYTES = 2**20
+END_LOOK_S = 0.01
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 DEFAULTED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ)
@@ -147,10 +149,13 @@ def _keep(
         for fd in range(3):
             os.dup2(null, fd)
         _close_all_but({report})
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        if os.getppid() != supervisor:
-            kill_below(os.getpid())
-        _reap(main, report)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if os.getppid() == supervisor:
+                _reap(main, report)
+        except _Told:
+            pass
+        _end_all()
         os._exit(0)
     finally:
         os._exit(70)
@@ -162,11 +167,28 @@ def _say(report: int, line: str) -> None:
         os.write(report, line.encode() + b"\n")
 
 
-def _end(_number: int, _frame: FrameType | None) -> None:
-    kill_below(os.getpid())
+class _Told(BaseException):
+    """The kernel says that the supervisor is dead, or somebody wants this keeper to end."""
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Told
+
+
+def _end_all() -> None:
+    """Kill and reap until no process is left; looks again and again, as no event tells of one forked meanwhile."""
+    while True:
+        kill_below(os.getpid())
+        try:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(END_LOOK_S)
+        except ChildProcessError:
+            return
 
 
 def _reap(main: int, report: int) -> None:
+    """Take the status of every process that ends, until there is none any more."""
     while True:
         try:
             pid, status = os.waitpid(-1, 0)

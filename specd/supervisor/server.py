@@ -18,9 +18,10 @@ from specd.supervisor.supervisor import NoSuchUnit, Supervisor, log
 from specd.supervisor.unit import BadUnit
 from specd.supervisor.verbs import BadRequest, Request, Verbs, field_of
 
-__all__ = ["LINE_BYTES", "SOCKET_NAME", "Server", "short_path"]
+__all__ = ["LINE_BYTES", "SOCKET_NAME", "TIED_NAME", "Server", "short_path"]
 
 SOCKET_NAME = "supervisor.sock"
+TIED_NAME = "supervisor.tied"
 LINE_BYTES = 2**20
 RECORDS_A_TURN = 200
 LONGEST_PATH = 100

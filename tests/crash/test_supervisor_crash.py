@@ -194,6 +194,14 @@ async def test_a_cut_lifeline_ends_everything(rig: Rig, how: str) -> None:
         main = (await manager.status("base.service")).main_pid
         owner.kill()
     rig.wait_gone(supervisor, main, orphan, deaf, within_s=8)
+    with pytest.raises(HostUnreachable, match="tied to an owner"):
+        await EmbeddedManager(rig.directory).status("base.service")
+    assert rig.marked() == []
+    rig.write("deaf", SLEEPER)
+    rig.write("base", SLEEPER)
+    rig.boot()
+    rig.end()
+    await EmbeddedManager(rig.directory).status("base.service")
 
 
 async def test_a_second_sigterm_does_not_wait_for_stop_timeouts(rig: Rig) -> None:
