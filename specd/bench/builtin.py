@@ -5,7 +5,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import specd
@@ -43,10 +43,12 @@ async def _measured(
 ) -> AsyncIterator[AsyncIterator[Progress | LevelDone]]:
     process = await _start()
     tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
+    assert process.stdin is not None
     assert process.stderr is not None
+    process.stdin.write(encode_order(target, plan, levels))
     listening = asyncio.create_task(_listen(process.stderr, tail))
     try:
-        async with aclosing(_items(process, encode_order(target, plan, levels), tail, listening)) as items:
+        async with aclosing(_items(process, tail, listening)) as items:
             yield items
     finally:
         await _end(process, listening)
@@ -72,21 +74,19 @@ async def _start() -> asyncio.subprocess.Process:
 
 
 async def _items(
-    process: asyncio.subprocess.Process, order: bytes, tail: deque[bytes], listening: asyncio.Task[None]
+    process: asyncio.subprocess.Process, tail: deque[bytes], listening: asyncio.Task[None]
 ) -> AsyncGenerator[Progress | LevelDone]:
     assert process.stdin is not None
     assert process.stdout is not None
-    try:
-        process.stdin.write(order)
+    # One that died before it had read its order may still have said why.
+    with suppress(ConnectionError):
         await process.stdin.drain()
+    try:
         while line := await process.stdout.readline():
             item = decode_item(line)
             if item is None:
                 return
             yield item
-    except ConnectionError:
-        # It died before it had read its order; its status and last words say why.
-        pass
     except ValueError as error:
         raise BenchError(f"the benchmark client printed a line that is too long: {error}") from error
     status = await process.wait()

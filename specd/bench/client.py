@@ -2,7 +2,8 @@
 
 It reads one JSON line from stdin (wire.py says what) and keeps stdin open: when that ends, whoever wanted the numbers
 is gone, and so is the client. SIGTERM ends it too. Results go to stdout, one JSON object a line.
-Exit status: 0 all levels measured, 1 they could not be, 2 no readable order, 3 stopped by signal or end of stdin.
+Exit status: 0 all levels measured, 1 they could not be, 2 no readable order, 3 stopped: by a signal, by the end of
+stdin, or because nobody reads stdout any more.
 """
 
 import asyncio
@@ -21,32 +22,55 @@ __all__ = ["main"]
 _ORDER_LIMIT = 16 * 1024 * 1024
 
 
-class _Output:
-    """stdout without ever blocking the loop; a reader that is gone shows as ConnectionError or BrokenPipeError."""
+class _Output(asyncio.BaseProtocol):
+    """stdout without ever blocking the loop; `lost` is set when it is closed or its reader is gone."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio when the pipe is open."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def pause_writing(self) -> None:
+        """Called by asyncio when the reader does not keep up."""
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """Called by asyncio when the reader has caught up."""
+        self._room.set()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Called by asyncio when the pipe is closed."""
+        self.lost.set()
+        self._room.set()
 
     def put(self, line: bytes) -> None:
         """Queue a line."""
-        self._writer.write(line)
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(line)
 
     async def flush(self) -> None:
-        """Wait until what was queued is small enough to go on."""
-        await self._writer.drain()
+        """Wait until the reader has caught up."""
+        await self._room.wait()
 
     async def close(self) -> None:
         """Write everything and close."""
-        self._writer.close()
-        await self._writer.wait_closed()
+        if self._transport is not None:
+            self._transport.close()
+            await self.lost.wait()
 
 
 async def _open_pipes() -> tuple[asyncio.StreamReader, _Output]:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_ORDER_LIMIT)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
-    return reader, _Output(asyncio.StreamWriter(transport, protocol, None, loop))
+    _, output = await loop.connect_write_pipe(_Output, sys.stdout)
+    return reader, output
 
 
 async def _measure(target: Target, plan: BenchPlan, levels: tuple[Level, ...], output: _Output) -> None:
@@ -70,8 +94,6 @@ async def _work(order: bytes, output: _Output) -> int:
     except BenchError as error:
         output.put(encode_failure(str(error)))
         return 1
-    except ConnectionError:
-        return 3
     output.put(FINAL)
     return 0
 
@@ -89,7 +111,8 @@ async def _run() -> int:
     stdin, output = await _open_pipes()
     order = await stdin.readline()
     work = asyncio.create_task(_work(order, output))
-    ends = [asyncio.create_task(_until_end(stdin)), asyncio.create_task(stop.wait())]
+    ends: list[asyncio.Task[object]] = [asyncio.create_task(_until_end(stdin)), asyncio.create_task(stop.wait())]
+    ends.append(asyncio.create_task(output.lost.wait()))
     await asyncio.wait([work, *ends], return_when=asyncio.FIRST_COMPLETED)
     for task in ends:
         task.cancel()
@@ -98,8 +121,7 @@ async def _run() -> int:
         await asyncio.wait([work])
         return 3
     status = work.result()
-    if status != 3:
-        await output.close()
+    await output.close()
     return status
 
 

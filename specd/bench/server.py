@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -24,6 +25,7 @@ _KEEPALIVE_S = 2.0
 _SIDE_REQUEST_S = 15.0
 # How long a server may leave the response open after [DONE].
 _CLOSING_S = 1.0
+_STALE_CONNECTIONS = 3
 _PROBE_TOKENS = 8
 _PROBE_LEVEL = Level(0, 0)
 _NOT_OFFERED = (404, 405, 501)
@@ -58,18 +60,32 @@ class Server:
         if target.api_key:
             headers["Authorization"] = f"Bearer {target.api_key}"
         unlimited = aiohttp.ClientTimeout(total=None, connect=None, sock_read=None, sock_connect=None)
-        async with aiohttp.ClientSession(connector=connector, timeout=unlimited, headers=headers) as session:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_note_reuse)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=unlimited, headers=headers, trace_configs=[trace]
+        ) as session:
             yield cls(session, target, plan)
 
     async def ask(self, work: Work, mode: Mode, max_tokens: int = 0) -> Answer:
-        """Send one request and read its stream to the end; whatever goes wrong is the answer's error."""
+        """Send one request and read its stream to the end; whatever goes wrong is the answer's error.
+
+        A kept connection that turns out to be closed already says nothing about the server: the request goes out again.
+        """
         payload = json.dumps(body(work, self._plan, self._target, mode, max_tokens)).encode()
+        for _ in range(_STALE_CONNECTIONS):
+            answer = await self._attempt(self._base + mode.path, payload)
+            if not (answer.error and answer.is_reused and answer.status == 0 and not answer.has_timed_out):
+                break
+        return answer
+
+    async def _attempt(self, url: str, payload: bytes) -> Answer:
         answer = Answer(time.monotonic())
         self.open.add(answer)
         self.most_open = max(self.most_open, len(self.open))
         try:
             async with asyncio.timeout(self._plan.first_token_s) as limit:
-                await self._exchange(self._base + mode.path, payload, answer, limit)
+                await self._exchange(url, payload, answer, limit)
         except TimeoutError:
             self._timed_out(answer)
         except OverlongEvent as error:
@@ -85,7 +101,9 @@ class Server:
 
     async def _exchange(self, url: str, payload: bytes, answer: Answer, limit: asyncio.Timeout) -> None:
         json_header = {"Content-Type": "application/json"}
-        async with self._session.post(url, data=payload, headers=json_header, allow_redirects=False) as response:
+        async with self._session.post(
+            url, data=payload, headers=json_header, allow_redirects=False, trace_request_ctx=answer
+        ) as response:
             answer.status = response.status
             if response.status != 200:
                 text = (await response.content.read(4096)).decode(errors="replace")
@@ -178,6 +196,12 @@ class Server:
         if self._target.api_key:
             text = text.replace(self._target.api_key, "***")
         return plain(text, 400)
+
+
+async def _note_reuse(_session: object, context: SimpleNamespace, _params: object) -> None:
+    """Mark the answer that is about to go out over a connection that was used before."""
+    if isinstance(context.trace_request_ctx, Answer):
+        context.trace_request_ctx.is_reused = True
 
 
 def _error_text(text: str) -> str:

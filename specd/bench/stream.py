@@ -47,6 +47,7 @@ class Answer:
         self.sent = sent
         self.status = 0
         self.has_timed_out = False
+        self.is_reused = False
         self.is_done = False
         self.error = ""
         self.finish = ""
