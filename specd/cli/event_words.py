@@ -88,7 +88,7 @@ def _guard(event: Event) -> str:
 _WORDS: dict[str, Callable[[Event], str]] = {
     "DaemonStarted": lambda e: f"daemon {e.get('version')} started (pid {e.get('pid')})",
     "DaemonStopped": lambda e: "daemon stopped" + "".join(f"; goes on: {item}" for item in e.get("left_behind") or ()),
-    "TrialSubmitted": lambda e: f"{e.get('name')} queued for {e.get('service')} on {e.get('host')}",
+    "TrialSubmitted": lambda e: f"queued for {e.get('service')} on {e.get('host')}",
     "TrialMoved": _moved,
     "TrialResumed": lambda e: f"taken up again in {e.get('state')}: {e.get('found')}",
     "TriggerIgnored": lambda e: f"{e.get('trigger')} ignored in {e.get('state')}: {e.get('why')}",

@@ -174,7 +174,8 @@ def _verdict(trial: Trial, terminal: Terminal) -> list[str]:
     words = comparison_words(trial.get("comparison") or {})
     if words:
         lines.append(f"  {words}")
-    if trial.get("reason"):
+    failure = trial.get("failure") or {}
+    if trial.get("reason") and trial["reason"] != failure.get("sentence"):
         lines.append(f"  {clean(trial['reason'])}")
     return lines
 

@@ -43,8 +43,10 @@ def history(trial: Trial) -> list[tuple[str, str, str]]:
 
 def reasons(trial: Trial) -> list[str]:
     """Return the sentences that say why: the verdict's reason and the failure's own."""
-    sentences = [clean(trial["reason"])] if trial.get("reason") else []
     failure = trial.get("failure")
+    sentences = []
+    if trial.get("reason") and not (isinstance(failure, dict) and failure.get("sentence") == trial["reason"]):
+        sentences.append(clean(trial["reason"]))
     if isinstance(failure, dict):
         sentences.append(f"{clean(failure.get('kind'))}: {clean(failure.get('sentence'))}")
         sentences += [clean(line) for line in failure.get("lines") or []]

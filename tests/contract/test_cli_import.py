@@ -93,3 +93,9 @@ async def test_what_is_no_host_is_wrong_usage(host: str) -> None:
     ended = await specd("import", "--", host, "x")
     assert ended.status == 2
     assert "is not a host" in ended.err
+
+
+async def test_a_host_that_does_not_answer_is_named() -> None:
+    ended = await specd("import", f"127.0.0.1:{free_port()}", "x")
+    assert ended.status == 2
+    assert "127.0.0.1" in ended.err
