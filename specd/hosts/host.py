@@ -5,7 +5,7 @@ A command that ended with a status is an answer. Everything else (no status, los
 unknown is neither success nor failure, and the caller looks again.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -61,6 +61,8 @@ class Host(Protocol):
     name: str
     is_local: bool
     link: Link
+    on_link: Callable[[bool, str], None] | None
+    """Called with (connected, why not) when the connection comes or goes; for the daemon to set."""
 
     async def run(
         self,
@@ -75,7 +77,9 @@ class Host(Protocol):
         """Run a command to its end, locale C.UTF-8, outside of any login banner.
 
         `privileged` puts the configured means (none for root, `sudo -n`) in front. With `check`, a status other than 0
-        raises CommandFailed. Raises HostUnreachable, CommandTimedOut, PrivilegeRefused, HostKeyRejected, LoginRefused.
+        raises CommandFailed. Raises HostUnreachable (also for a command that a signal ended), CommandTimedOut,
+        PrivilegeRefused, HostKeyRejected, LoginRefused. `stdin` cut by a lost link ends like a whole one: give it to what
+        can tell. `env` is not shown by `ps`, unless sudo takes it.
         """
         ...
 
@@ -84,7 +88,8 @@ class Host(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Run a command and iterate over its stdout lines (without newline, any length) until it ends.
 
-        Leaving the context ends the remote command too. A lost link raises HostUnreachable in the iterator.
+        Leaving the context ends the remote command too. A lost link raises HostUnreachable in the iterator, an end with
+        a status other than 0 CommandFailed (or PrivilegeRefused), at the latest when the lines have run out.
         """
         ...
 
