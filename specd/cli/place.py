@@ -17,7 +17,7 @@ __all__ = ["api", "config_of", "trial_text"]
 def config_of(args: argparse.Namespace) -> Config:
     """Load the config that the words name, or the default one; raises ConfigError, UsageError."""
     path = Path(args.config) if args.config else default_config_path()
-    if not args.config and not path.exists():
+    if not args.config and not os.path.exists(path):
         raise UsageError(
             f"there is no config at {path}",
             next_step="name one with --config, or begin one with `specd import HOST UNIT`",

@@ -32,7 +32,8 @@ def default_config_path() -> Path:
     if os.geteuid() == 0:
         return system
     own = _xdg(os.environ, "XDG_CONFIG_HOME", ".config") / "specd" / "config.toml"
-    return own if own.exists() or not system.exists() else system
+    # os.path.exists is False, and raises nothing, for what this user may not even look at.
+    return own if os.path.exists(own) or not os.path.exists(system) else system
 
 
 def runtime_paths(config: Config) -> Paths:
@@ -77,4 +78,4 @@ def _systemd(env: Mapping[str, str], name: str) -> Path | None:
 
 
 def _xdg(env: Mapping[str, str], name: str, below_home: str) -> Path:
-    return _absolute(env, name) or Path.home() / below_home
+    return _absolute(env, name) or Path(os.path.expanduser("~")) / below_home
