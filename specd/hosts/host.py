@@ -78,8 +78,8 @@ class Host(Protocol):
 
         `privileged` puts the configured means (none for root, `sudo -n`) in front. With `check`, a status other than 0
         raises CommandFailed. Raises HostUnreachable (also for a command that a signal ended), CommandTimedOut,
-        PrivilegeRefused, HostKeyRejected, LoginRefused. `stdin` cut by a lost link ends like a whole one: give it to what
-        can tell. `env` is not shown by `ps`, unless sudo takes it.
+        PrivilegeRefused, HostKeyRejected, LoginRefused. A `stdin` cut by a lost link ends like a whole one: give it to
+        what can tell. `env` is not shown by `ps`, unless sudo takes it.
         """
         ...
 

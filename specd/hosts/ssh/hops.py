@@ -9,12 +9,11 @@ from pathlib import Path
 import asyncssh
 
 from specd.errors import HostError
+from specd.hosts.ssh_config import config_files
 from specd.settings import HostSettings
 
-__all__ = ["Hop", "HopPlan", "config_files", "plan", "target"]
+__all__ = ["Hop", "HopPlan", "plan", "target"]
 
-_USER_CONFIG = Path("~/.ssh/config")
-_SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _MOST_HOPS = 8
@@ -61,16 +60,6 @@ def target(text: str) -> Hop:
     if not host or host.startswith("-") or (port and not port.isdecimal()):
         raise HostError(f"{text!r} is not something to log in to (alias, or user@host:port)")
     return Hop(host, user, int(port or 0))
-
-
-def config_files(settings: HostSettings) -> list[Path]:
-    """Return the client configuration that counts: the one named in the settings alone (as `ssh -F`), or the usual."""
-    if settings.ssh_config:
-        named = Path(settings.ssh_config).expanduser()
-        if not named.is_file():
-            raise HostError(f"the ssh configuration {named} of host {settings.name} does not exist", host=settings.name)
-        return [named]
-    return [path for path in (_USER_CONFIG.expanduser(), _SYSTEM_CONFIG) if os.access(path, os.R_OK)]
 
 
 async def plan(settings: HostSettings) -> tuple[list[HopPlan], list[Path]]:
