@@ -160,7 +160,7 @@ async def _extra(
     extra["log_target"] = " ".join(sorted(outputs - _LOGGED)) or "journal"
     modes, mismatch = await asyncio.gather(
         scope.script(_MODES_SCRIPT, *files, *(environment.files if argv != command.argv else ())),
-        _mismatch(scope, properties, argv),
+        _mismatch(scope, properties, argv, command.path),
     )
     extra["file_mode"] = _tightest(modes.text.split())
     if mismatch:
@@ -176,21 +176,21 @@ def _tightest(modes: Sequence[str]) -> str:
     return f"{granted | 0o600:o}"
 
 
-async def _mismatch(scope: Scope, properties: Properties, argv: tuple[str, ...]) -> str:
+async def _mismatch(scope: Scope, properties: Properties, argv: tuple[str, ...], path: str) -> str:
     """Say how the running main process differs from what a start would run; "" when it does not or can't be seen."""
     pid = properties.number("MainPID")
     if not pid:
         return ""
     done = await scope.script(_PROCESS_SCRIPT, str(pid))
     live = done.text.split("\0")[:-1]
-    if not live or argv_matches(live, argv):
+    if not live or argv_matches(live, argv, path):
         return ""
     own = live[max(0, len(live) - len(argv)) :]
     place = next((i for i, (a, b) in enumerate(itertools.zip_longest(own, argv)) if a != b and i), 0)
     return f"process {pid} was not started from these words: the first that differs is word {place} of {len(argv)}"
 
 
-def argv_matches(live: Sequence[str], argv: Sequence[str]) -> bool:
+def argv_matches(live: Sequence[str], argv: Sequence[str], path: str) -> bool:
     """True when a process runs this command, be it behind the interpreter that a `#!` line put in front."""
     if not argv or len(live) < len(argv):
         return False
@@ -198,4 +198,4 @@ def argv_matches(live: Sequence[str], argv: Sequence[str]) -> bool:
         return False
     # An interpreter takes the script's full path in place of argv[0].
     own = live[len(live) - len(argv)]
-    return own.rpartition("/")[2] == argv[0].rpartition("/")[2]
+    return own.rpartition("/")[2] in {word.rpartition("/")[2] for word in (argv[0], path)}

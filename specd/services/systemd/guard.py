@@ -170,6 +170,8 @@ def _timer_text(plan: GuardPlan) -> str:
         f"# Written by specd: the lease of the guard of trial {plan.trial}.\n"
         "[Unit]\n"
         f"Description=specd guard's lease, trial {plan.trial}\n"
+        # A timer that is restarted often runs into a start limit too.
+        "StartLimitIntervalSec=0\n"
         # Does nothing but name them: systemd keeps a named unit loaded, so that how the candidate ended stays readable.
         f"PropagatesReloadTo={plan.candidate} {plan.baseline}\n"
         "\n[Timer]\n"

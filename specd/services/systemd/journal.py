@@ -83,6 +83,7 @@ async def _records(lines: AsyncIterator[bytes]) -> AsyncIterator[JournalRecord]:
 class LineJoiner:
     """Joins the parts into which journald splits a long line, each stream's by itself.
 
+    A line of exactly journald's limit can't be told from the first part of a longer one; it gets the next line joined.
     A part that holds carriage returns is a progress bar: what stands before the last one is given out at once.
     """
 

@@ -100,7 +100,7 @@ class SystemdManager:
 
     async def preflight(self, unit: str) -> list[Check]:
         """Check rights, tools and the unit; changes nothing."""
-        trial = "preflight"
+        trial = "preflight-probe"
         rights = Rights(self._scope, self.candidate_name(trial), trial)
         return await preflight.preflight(self._scope, self._journal, rights, unit)
 

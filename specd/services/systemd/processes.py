@@ -95,9 +95,11 @@ def unit_of_cgroup(path: str) -> str:
 
 _SS_PROCESS = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+),')
 _SS_CGROUP = re.compile(r"cgroup:(\S+)")
-_CGROUPS_SCRIPT = (
-    'for pid; do printf "%s " "$pid"; grep -m 1 -E "^0::|:name=systemd:" "/proc/$pid/cgroup" || echo; done; :'
-)
+# Prints each PID with its cgroups, of the unified hierarchy and of systemd's own where there are several.
+_CGROUPS_SCRIPT = """\
+for pid; do
+  echo "$pid" $(grep -E '^0::|:name=systemd:' "/proc/$pid/cgroup" 2>/dev/null)
+done; :"""
 # Sockets that listen, with their inodes, for a host without ss; then who holds them, as far as that is readable.
 _PROC_SCRIPT = """\
 port=$(printf '%04X' "$1")
@@ -175,6 +177,6 @@ class PortReader:
         if unknown:
             done = await self._scope.script(_CGROUPS_SCRIPT, *unknown)
             for line in done.text.splitlines():
-                pid, _, group = line.partition(" ")
-                units[int(pid)] = unit_of_cgroup(group)
+                pid, *groups = line.split()
+                units[int(pid)] = next((unit for group in groups if (unit := unit_of_cgroup(group))), "")
         return [PortOwner(pid=pid, unit=unit or units.get(pid, ""), command=command) for pid, command, unit in owners]
