@@ -62,6 +62,7 @@ class Server:
         unlimited = aiohttp.ClientTimeout(total=None, connect=None, sock_read=None, sock_connect=None)
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(_note_reuse)
+        trace.on_request_headers_sent.append(_note_send)
         async with aiohttp.ClientSession(
             connector=connector, timeout=unlimited, headers=headers, trace_configs=[trace]
         ) as session:
@@ -115,7 +116,7 @@ class Server:
 
     async def _read(self, response: aiohttp.ClientResponse, answer: Answer, limit: asyncio.Timeout) -> None:
         parser = EventParser()
-        progress_at = at = answer.sent
+        progress_at = at = answer.progress_at
         async for chunk in response.content.iter_any():
             at = time.monotonic()
             for event in parser.feed(chunk):
@@ -196,6 +197,12 @@ class Server:
         if self._target.api_key:
             text = text.replace(self._target.api_key, "***")
         return plain(text, 400)
+
+
+async def _note_send(_session: object, context: SimpleNamespace, _params: object) -> None:
+    """Start the clock when the bytes go out: neither building the request nor opening a connection is the server's."""
+    if isinstance(context.trace_request_ctx, Answer):
+        context.trace_request_ctx.sent = context.trace_request_ctx.progress_at = time.monotonic()
 
 
 async def _note_reuse(_session: object, context: SimpleNamespace, _params: object) -> None:
