@@ -7,7 +7,9 @@ stdin, or because nobody reads stdout any more.
 """
 
 import asyncio
+import os
 import signal
+import stat
 import sys
 
 from specd.bench.load import Runner
@@ -109,7 +111,11 @@ async def _run() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     stdin, output = await _open_pipes()
-    order = await stdin.readline()
+    try:
+        order = await stdin.readline()
+    except ValueError:
+        # Longer than the limit: not an order of ours.
+        order = b""
     work = asyncio.create_task(_work(order, output))
     ends: list[asyncio.Task[object]] = [asyncio.create_task(_until_end(stdin)), asyncio.create_task(stop.wait())]
     ends.append(asyncio.create_task(output.lost.wait()))
@@ -125,14 +131,18 @@ async def _run() -> int:
     return status
 
 
+def _is_pipe(descriptor: int) -> bool:
+    """True for what the loop can wait on: a pipe, a socket or a terminal."""
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+
+
 def main() -> int:
     """Run the client; returns the exit status."""
-    try:
-        return asyncio.run(_run())
-    except ValueError as error:
-        # An order longer than the limit, or stdin or stdout is a file: both have to be pipes.
-        print(f"specd.bench.client: {error}", file=sys.stderr)  # noqa: T201
+    if not (_is_pipe(0) and _is_pipe(1)):
+        print("specd.bench.client: stdin and stdout have to be pipes (the daemon starts me)", file=sys.stderr)  # noqa: T201
         return 2
+    return asyncio.run(_run())
 
 
 if __name__ == "__main__":

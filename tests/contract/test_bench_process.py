@@ -258,6 +258,16 @@ async def test_bad_order_is_status_2() -> None:
     assert json.loads(out)["type"] == "failed"
 
 
+async def test_no_pipes_is_status_2_in_words() -> None:
+    nowhere = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        *CLIENT, stdin=nowhere, stdout=nowhere, stderr=asyncio.subprocess.PIPE
+    )
+    _, err = await process.communicate()
+    assert (process.returncode, err.count(b"\n")) == (2, 1)
+    assert b"have to be pipes" in err
+
+
 async def test_prompt_set_that_is_not_there() -> None:
     plan = replace(PLAN, prompts="./nosuch.jsonl")
     with pytest.raises(BenchError, match=r"can't read the prompt set nosuch\.jsonl: No such file"):
