@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.rig import EmbeddedSite, RemoteSite, Site
 from tests.testhost import HostOptions, TestHost, Unavailable, sweep
 from tests.vllm.provision import VllmInstall, provision
 
@@ -75,3 +77,27 @@ def vllm_install() -> VllmInstall:
     """The real vLLM and its model, installed on first use."""
     with _skipping():
         return provision()
+
+
+@pytest.fixture(params=["embedded", pytest.param("systemd", marks=pytest.mark.host)])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """A service under the rehearsal engine: on the embedded supervisor, and on a systemd host over ssh."""
+    if request.param == "embedded":
+        embedded = EmbeddedSite(tmp_path)
+        try:
+            yield embedded
+        finally:
+            embedded.close()
+    else:
+        make: HostFactory = request.getfixturevalue("make_host")
+        yield RemoteSite(tmp_path, make())
+
+
+@pytest.fixture
+def embedded_site(tmp_path: Path) -> Iterator[EmbeddedSite]:
+    """A service on the embedded supervisor."""
+    embedded = EmbeddedSite(tmp_path)
+    try:
+        yield embedded
+    finally:
+        embedded.close()

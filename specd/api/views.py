@@ -1,0 +1,85 @@
+"""The JSON that the API shows of trials and services; `show --json` is `whole`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specd.store import Store, TrialRow
+from specd.trial import TrialRun
+from states.table import CANDIDATE_OWNS, State
+
+__all__ = ["brief", "serving", "whole"]
+
+
+def brief(row: TrialRow, run: TrialRun | None) -> dict[str, Any]:
+    """Return a trial as the list shows it."""
+    return {
+        "id": row.id,
+        "name": row.name,
+        "service": row.service,
+        "host": row.host,
+        "state": row.state.value,
+        "outcome": row.outcome.value if row.outcome else None,
+        "reason": row.reason,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+        "progress": _progress(run),
+    }
+
+
+def _progress(run: TrialRun | None) -> dict[str, Any] | None:
+    if run is None or run.ctx.progress is None:
+        return None
+    now = run.ctx.progress
+    return {"state": now.state, "stage": now.stage, "fraction": now.fraction, "source": now.source, "eta_s": now.eta_s}
+
+
+def serving(row: TrialRow, unit: str) -> str:
+    """Return in words what serves while a trial is in this state."""
+    if row.state is State.KEPT:
+        return f"the candidate of {row.name}, by decision"
+    if row.state is State.ROLLBACK_FAILED:
+        return "unknown: the baseline is not proven"
+    if row.state in (State.READY, State.BENCHMARK):
+        return f"the candidate of {row.name}"
+    if row.state in CANDIDATE_OWNS or row.state is State.ROLLBACK:
+        return "nothing yet"
+    return f"the baseline {unit}"
+
+
+def whole(row: TrialRow, run: TrialRun | None, store: Store, unit: str) -> dict[str, Any]:
+    """Return a trial as `show --json` shows it."""
+    facts = {
+        key: store.fact(row.id, key) for key in ("baseline", "candidate", "levels", "comparison", "guard", "checks")
+    }
+    levels = facts["levels"] or {}
+    invocation = store.fact(row.id, "candidate.invocation")
+    return {
+        **brief(row, run),
+        "class": row.failure.kind if row.failure else None,
+        "failure": _failure(row),
+        "serving": serving(row, unit),
+        "deadline_at": run.ctx.deadline.at if run and run.ctx.deadline.allowed_s != float("inf") else None,
+        "history": [
+            {"state": move["target"], "trigger": move["trigger"], "at": move["at"], "cause": move["cause"]}
+            for move in store.moves(row.id)
+        ],
+        "changes": {"flags": row.spec.flags, "env": dict(row.spec.env)},
+        "baseline": _side(facts["baseline"], levels.get("baseline")),
+        "candidate": _side({**(facts["candidate"] or {}), "invocation": invocation}, levels.get("candidate")),
+        "comparison": facts["comparison"],
+        "guard": facts["guard"],
+        "checks": facts["checks"] or [],
+        "note": row.spec.note,
+        "rehearsal": row.spec.rehearsal,
+    }
+
+
+def _side(known: Mapping[str, Any] | None, levels: list[Any] | None) -> dict[str, Any]:
+    return {**{key: value for key, value in (known or {}).items() if key != "files"}, "levels": levels or []}
+
+
+def _failure(row: TrialRow) -> dict[str, Any] | None:
+    if row.failure is None:
+        return None
+    failure = row.failure
+    return {"kind": failure.kind, "sentence": failure.sentence, "lines": list(failure.lines), "hint": failure.hint}

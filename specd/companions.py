@@ -1,0 +1,106 @@
+"""What runs beside the work of the states in which the candidate owns the service: guard keeper and watch."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from specd.engines.engine import Failure, ServerCommand
+from specd.errors import HostError, SpecdError
+from specd.phases.context import Context
+from specd.phases.guard import arm_guard, has_fired
+from specd.phases.ready import candidate_view
+from specd.phases.step import Step
+from specd.watch import UnitWatch
+from states.events import TaskRestarted
+from states.table import CANDIDATE_OWNS, Outcome, State, Trigger
+
+__all__ = ["Companions"]
+
+log = structlog.get_logger()
+
+_GUARDED = (*CANDIDATE_OWNS, State.ROLLBACK)
+_WATCHED = (State.LOADING, State.CUDAGRAPH_COMPILE, State.READY, State.BENCHMARK)
+_RETRY_S = 5.0
+
+
+class Companions:
+    """Two supervised tasks of one trial; `interrupt` ends the running state's work."""
+
+    def __init__(self, ctx: Context, interrupt: Callable[[Step], bool]) -> None:
+        self._ctx = ctx
+        self._interrupt = interrupt
+        self._guard: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def enter(self, state: State) -> None:
+        """Start and end what the state needs beside its work."""
+        if state in _GUARDED and self._guard is None:
+            self._guard = self._spawn(self._keep_guard(), "guard")
+        if state in _WATCHED and self._watch is None:
+            invocation = str(self._ctx.fact("candidate.invocation"))
+            _, engine, command = await candidate_view(self._ctx)
+            source = self._ctx.watch_source(engine)
+            self._ctx.watch = UnitWatch(source, self._ctx.candidate_name, invocation, state)
+            self._watch = self._spawn(self._watch_candidate(self._ctx.watch, command), "watch")
+        if state not in _WATCHED and self._watch is not None:
+            await _end(self._watch)
+            self._watch, self._ctx.watch = None, None
+
+    async def leave(self) -> None:
+        """End all that still runs."""
+        for task in (self._watch, self._guard):
+            if task is not None:
+                await _end(task)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._fault)
+        return task
+
+    def _fault(self, task: asyncio.Task[None]) -> None:
+        """A companion that dies of an error no host explains takes the trial to its rollback, in words."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("trial.companion-fault", task=task.get_name(), exc_info=error)
+        service = self._ctx.service.name
+        self._ctx.bus.emit(
+            TaskRestarted(trial=self._ctx.row.id, service=service, task=task.get_name(), error=repr(error))
+        )
+        self._interrupt(Step.failed("internal", f"specd's {task.get_name()} task failed: {error!r}"))
+
+    async def _keep_guard(self) -> None:
+        while True:
+            pause = self._ctx.service.guard.renew_s
+            try:
+                if (self._ctx.fact("guard") or {}).get("state") in {"armed", "fired"}:
+                    if await has_fired(self._ctx):
+                        self._tell_fired()
+                        return
+                    await arm_guard(self._ctx)
+            except HostError as error:
+                log.warning("guard.not-renewed", error=str(error))
+                pause = min(pause, _RETRY_S)
+            await asyncio.sleep(pause)
+
+    def _tell_fired(self) -> None:
+        sentence = "the guard on the host fired: specd was away for longer than its lease, the baseline was started"
+        self._interrupt(Step(Trigger.GUARD_FIRED, sentence, Outcome.FAILED, Failure(kind="guard", sentence=sentence)))
+
+    async def _watch_candidate(self, watch: UnitWatch, command: ServerCommand) -> None:
+        while watch.exit is None:
+            try:
+                async with self._ctx.route(command) as route, watch.running(route):
+                    await watch.exited.wait()
+            except HostError as error:
+                log.warning("watch.host-lost", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+        self._interrupt(Step.because(watch.exit))
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, SpecdError):
+        await task

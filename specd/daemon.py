@@ -1,0 +1,94 @@
+"""Composition root: builds the parts, runs them in one TaskGroup, ends them in order."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import structlog
+
+from specd import __version__
+from specd.api.app import serve
+from specd.api.service import Application
+from specd.bus import Bus
+from specd.config import Paths
+from specd.errors import Refused
+from specd.fleet import Fleet
+from specd.log import configure
+from specd.notify import DirectoryLock, tell_manager, watchdog_period_s
+from specd.scheduler import Scheduler
+from specd.settings import Config
+from specd.store import Store
+from states.events import DaemonStarted, DaemonStopped
+
+__all__ = ["run"]
+
+log = structlog.get_logger()
+
+
+def run(config: Config, paths: Paths) -> int:
+    """Run the daemon in the foreground until SIGTERM or SIGINT; returns the exit code."""
+    configure(config.daemon.log_level, config.daemon.log_format)
+    _private_directory(paths.state_dir)
+    _private_directory(paths.runtime_dir)
+    lock = DirectoryLock(paths.state_dir)
+    try:
+        asyncio.run(_main(config, paths))
+    finally:
+        lock.release()
+    return 0
+
+
+def _private_directory(path: Path) -> None:
+    """Make a directory that only we can enter; the API's socket has no other protection."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise Refused(
+            f"{path} is open to others (owner {found.st_uid}, mode {found.st_mode & 0o777:o}); specd needs its own",
+            next_step=f"chmod 700 {path}, or set state_dir and socket in [daemon]",
+        )
+
+
+async def _main(config: Config, paths: Paths) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    store = Store(paths.state_dir / "specd.db")
+    bus = Bus(store)
+    fleet = Fleet(config, paths.runtime_dir)
+    scheduler = Scheduler(fleet, store, bus)
+    application = Application(config, paths, store, bus, fleet, scheduler)
+    async with serve(application, paths.socket, config.daemon):
+        tell_manager("READY=1", f"STATUS=serving {paths.socket}")
+        taken_up = scheduler.take_up()
+        bus.emit(DaemonStarted(version=__version__, pid=os.getpid(), open_trials=taken_up))
+        log.info("daemon.ready", socket=str(paths.socket), open_trials=len(taken_up))
+        tasks = [asyncio.create_task(scheduler.run(), name="scheduler")]
+        tasks.append(asyncio.create_task(_feed_watchdog(), name="watchdog"))
+        ended = asyncio.create_task(stop.wait(), name="stop")
+        await asyncio.wait({*tasks, ended}, return_when=asyncio.FIRST_COMPLETED)
+        tell_manager("STOPPING=1")
+        left = await scheduler.stop()
+        for task in tasks:
+            task.cancel()
+        bus.emit(DaemonStopped(left_behind=tuple(left)))
+        log.info("daemon.stopping", left_behind=left)
+    faults = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(fleet.close(), 3.0)
+    store.close()
+    for fault in faults:
+        if fault is not None:
+            raise fault
+
+
+async def _feed_watchdog() -> None:
+    """Tell the service manager that the loop is alive; without a watchdog there is nothing to do."""
+    period = watchdog_period_s()
+    while True:
+        await asyncio.sleep(period or 3600.0)
+        if period:
+            tell_manager("WATCHDOG=1")

@@ -1,0 +1,223 @@
+"""`specd demo`: one whole trial on this machine, with the ordinary daemon, supervisor, store, API and states.
+
+The demo only lays out a directory, starts the two programs a machine without systemd would run, and is then a client
+like any other. The supervisor lives on a lifeline: when this process ends in whatever way, all that was started ends.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from specd.cli.client import ApiClient
+from specd.cli.show import story
+from specd.cli.terminal import Terminal
+from specd.cli.watch import ended_as_asked, follow
+from specd.cli.watch_view import LineView, LiveView
+from specd.errors import DaemonUnreachable, SpecdError
+
+__all__ = ["main", "running_daemon"]
+
+_MODEL = "demo-moe"
+_PR_SET_PDEATHSIG = 1
+# One start takes about six seconds here: half an hour on the machine whose story this is.
+_SCRIPT = {
+    "model_must_exist": False,
+    "stages": {
+        "import": 0.3,
+        "config": 0.2,
+        "engine": 0.3,
+        "weights": 2.4,
+        "compile": 1.4,
+        "capture": 1.2,
+        "startup": 0.2,
+    },
+    "shards": 16,
+    "piecewise_captures": 11,
+    "full_captures": 7,
+    "bar": "cr",
+}
+_CONFIG = """\
+[daemon]
+state_dir = "{directory}/state"
+socket = "{directory}/run/specd.sock"
+
+[hosts.here]
+manager = "embedded"
+directory = "{directory}/units"
+
+[services.demo]
+host = "here"
+unit = "llm.service"
+benchmark = "demo"
+
+[services.demo.policy]
+metric = "tpot"
+
+[benchmarks.demo]
+levels = [1, 4]
+repeats = 2
+requests = 5
+prompts = "quick"
+max_tokens = 48
+warmup_requests = 2
+"""
+_TRIALS = """\
+[[trial]]
+name = "ngram-5-4"
+service = "demo"
+note = "does n-gram speculation pay on this mixture of experts?"
+
+[trial.flags]
+speculative-config = { method = "ngram", num_speculative_tokens = 5, prompt_lookup_max = 4 }
+"""
+
+
+def main(as_json: bool) -> int:
+    """Run the demo; returns 0 when the trial ended with a verdict and the baseline restored."""
+    stop_words = (signal.SIGTERM, signal.SIGHUP)
+    for number in stop_words:
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+    directory = Path(tempfile.mkdtemp(prefix="specd-demo-"))
+    try:
+        return asyncio.run(_demo(directory, as_json))
+    except KeyboardInterrupt:
+        sys.stderr.write("\nspecd: the demo was stopped; nothing of it is left running\n")
+        return 130
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _demo(directory: Path, as_json: bool) -> int:
+    terminal = Terminal.of(sys.stderr if as_json else sys.stdout)
+    _lay_out(directory)
+    for line in _OPENING:
+        terminal.line(line)
+    async with _supervisor(directory), running_daemon(directory, "demo") as client:
+        queued = await client.post("/v1/trials", {"file": "trials.toml", "text": _TRIALS})
+        view = LiveView(terminal) if terminal.live else LineView(terminal)
+        trial = await follow(client, queued["trials"][0]["id"], view)
+    if as_json:
+        sys.stdout.write(json.dumps(trial, indent=2) + "\n")
+    else:
+        terminal.line()
+        for line in [*story(trial, terminal), "", *_NEXT]:
+            terminal.line(line)
+    return 0 if ended_as_asked(trial) else 1
+
+
+_OPENING = (
+    "A model server runs as a service on this machine. It is the rehearsal engine: it starts like vLLM and has the",
+    "speed of a mixture of experts. Would n-gram speculation make it faster? One trial answers that: a reload, a",
+    "measurement, and the baseline brought back.",
+    "",
+)
+_NEXT = (
+    "Where to look next:",
+    "  specd import HOST UNIT    reads a service of yours and prints the config for it",
+    "  specd plan FILE           tells what a trial would change and cost, and touches nothing",
+    "  README.md                 the same walk on a real host, from the first config to the verdict",
+)
+
+
+def _lay_out(directory: Path) -> None:
+    for name in ("units", "units/units"):
+        (directory / name).mkdir(mode=0o700)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    unit = {
+        "description": "the demo's model server",
+        "argv": [sys.executable, "-m", "specd.rehearsal", "serve", _MODEL, "--port", str(port), "--max-num-seqs", "16"],
+        "environment": {"SPECD_REHEARSAL": json.dumps(_SCRIPT)},
+        "stop_timeout_s": 10,
+        "enabled": True,
+    }
+    (directory / "units/units/llm.service.json").write_text(json.dumps(unit, indent=1))
+    (directory / "config.toml").write_text(_CONFIG.format(directory=directory))
+
+
+def _die_with_parent() -> None:
+    """In the child: end when the demo is killed in a way that lets it say nothing."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.asynccontextmanager
+async def _supervisor(directory: Path) -> AsyncIterator[None]:
+    """Run the supervisor, which starts the enabled baseline; closing its lifeline ends it and all that it started."""
+    end, lifeline = os.pipe()
+    log = await asyncio.to_thread((directory / "supervisor.log").open, "wb")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "specd.supervisor", str(directory / "units"), "--lifeline", str(end)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=(end,),
+        start_new_session=True,
+    )
+    os.close(end)
+    try:
+        yield
+    finally:
+        os.close(lifeline)
+        await asyncio.shield(process.wait())
+        log.close()
+
+
+@contextlib.asynccontextmanager
+async def running_daemon(directory: Path, service: str, *, within_s: float = 30.0) -> AsyncIterator[ApiClient]:
+    """Run `specd start` with `directory`/config.toml and give a client once the service's baseline answers.
+
+    Raises SpecdError when the daemon ends by itself or the baseline is not up in time.
+    """
+    log = await asyncio.to_thread((directory / "daemon.log").open, "ab")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "specd", "--config", str(directory / "config.toml"), "start"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+    try:
+        async with ApiClient(str(directory / "run/specd.sock")) as client:
+            await _until_ready(client, process, directory, service, within_s)
+            yield client
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await asyncio.shield(process.wait())
+        log.close()
+
+
+async def _until_ready(
+    client: ApiClient, process: asyncio.subprocess.Process, directory: Path, service: str, within_s: float
+) -> None:
+    """Wait for the daemon and for a serving baseline, as an operator would before a trial."""
+    checked: dict[str, Any] = {}
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while process.returncode is None:
+                with contextlib.suppress(DaemonUnreachable):
+                    checked = await client.post("/v1/check")
+                    if _serves(checked, service):
+                        return
+                await asyncio.sleep(0.1)
+    if process.returncode is None:
+        raise SpecdError(f"{service} does not serve {within_s:.0f} s after its start: {json.dumps(checked)}")
+    words = await asyncio.to_thread((directory / "daemon.log").read_text)
+    raise SpecdError(f"the daemon ended by itself: {words[-2000:]}")
+
+
+def _serves(checked: dict[str, Any], name: str) -> bool:
+    checks = [check for service in checked["services"] if service["name"] == name for check in service["checks"]]
+    return any(check["name"] == "baseline.health" and check["status"] == "passed" for check in checks)

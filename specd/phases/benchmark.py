@@ -1,0 +1,79 @@
+"""State benchmark: measures the candidate, compares it with the baseline, decides by the policy."""
+
+from typing import Any
+
+from specd.bench.judge import Comparison, compare
+from specd.bench.plan import LevelDone
+from specd.engines.engine import Engine, Failure, ServerCommand
+from specd.phases.context import Context
+from specd.phases.measure import measure, plan_digest, summaries
+from specd.phases.ready import candidate_view
+from specd.phases.step import Step
+from states.events import VerdictReached
+from states.table import Outcome, Trigger
+
+__all__ = ["run"]
+
+_MISMATCH_DRAFTS = 500
+_MISMATCH_RATE = 0.05
+
+
+async def run(ctx: Context) -> Step:
+    """Measure what is still missing of the candidate's plan, and judge."""
+    facts, engine, command = await candidate_view(ctx)
+    invocation = str(ctx.fact("candidate.invocation"))
+    digest = plan_digest(ctx.plan(), ctx.model(command))
+    have = ctx.store.levels(ctx.row.id, "candidate", invocation, digest)
+    await measure(ctx, side="candidate", invocation=invocation, facts=facts, command=command, engine=engine, have=have)
+    candidate = [m.done for m in ctx.store.levels(ctx.row.id, "candidate", invocation, digest)]
+    known = ctx.fact("baseline") or {}
+    baseline = [m.done for m in ctx.store.baseline_levels(ctx.service.name, str(known.get("invocation")), digest)]
+    return _judge(ctx, engine, command, baseline, candidate)
+
+
+def _judge(
+    ctx: Context, engine: Engine, command: ServerCommand, baseline: list[LevelDone], candidate: list[LevelDone]
+) -> Step:
+    sides = {"baseline": summaries(engine, baseline), "candidate": summaries(engine, candidate)}
+    ctx.put("levels", sides)
+    comparison = compare(baseline, candidate, ctx.service.policy)
+    flaw = _flaw(engine, command, candidate, sides["candidate"])
+    outcome = Outcome.INVALID if flaw else Outcome(comparison.outcome)
+    reason = flaw.sentence if flaw else comparison.reason
+    body = {**comparison.as_json(), "outcome": outcome.value, "reason": reason}
+    ctx.put("comparison", body)
+    ctx.bus.emit(
+        VerdictReached(
+            trial=ctx.row.id, service=ctx.service.name, outcome=outcome.value, reason=reason, comparison=body
+        )
+    )
+    if outcome is Outcome.BETTER and _wants_keep(ctx, comparison):
+        return Step(Trigger.KEEP, reason, outcome)
+    return Step(Trigger.RESTORE, reason, outcome, flaw)
+
+
+def _wants_keep(ctx: Context, comparison: Comparison) -> bool:
+    return (ctx.row.spec.after_better or ctx.service.policy.after_better) == "keep" and bool(comparison.reason)
+
+
+def _flaw(
+    engine: Engine, command: ServerCommand, candidate: list[LevelDone], figures: list[dict[str, Any]]
+) -> Failure | None:
+    """Return why the candidate's numbers do not measure what was asked for; None when nothing speaks against them."""
+    asked = engine.speculation_asked(command)
+    if not asked:
+        return None
+    pages = [engine.counters(done.metrics_after) for done in candidate if done.metrics_after]
+    if pages and all(not page.draft_tokens for page in pages):
+        sentence = "speculation was asked for, but the engine drafted nothing during the benchmark"
+        return Failure(kind="speculation-inactive", sentence=sentence, hint="sampling parameters can switch it off")
+    drafts = sum(float(level.get("drafts") or 0) for level in figures)
+    rates = [level["acceptance_rate"] for level in figures if level.get("acceptance_rate") is not None]
+    # An n-gram drafter of Model Runner V2 fills every draft to k tokens, so a low rate says nothing there.
+    is_model = asked.get("method") not in {"ngram", "ngram_gpu", "suffix"}
+    if is_model and drafts >= _MISMATCH_DRAFTS and rates and max(rates) < _MISMATCH_RATE:
+        sentence = (
+            f"draft does not match target: {max(rates):.1%} of the drafted tokens accepted over {drafts:.0f} drafts"
+        )
+        return Failure(kind="draft-mismatch", sentence=sentence, hint="check that the draft was trained for this model")
+    return None

@@ -1,0 +1,41 @@
+"""The trial's side of the guard: armed before the baseline stops, renewed while specd lives, disarmed last."""
+
+from specd import clock
+from specd.phases.context import Context
+from specd.services.service import GuardPlan
+from states.events import GuardChanged
+
+__all__ = ["arm_guard", "disarm_guard", "has_fired"]
+
+
+async def arm_guard(ctx: Context) -> None:
+    """Arm the guard on the host, or renew its lease."""
+    lease_s = ctx.service.guard.lease_s
+    plan = GuardPlan(trial=ctx.row.id, candidate=ctx.candidate_name, baseline=ctx.service.unit, lease_s=lease_s)
+    await ctx.manager.arm_guard(plan)
+    renewed = (ctx.fact("guard") or {}).get("state") == "armed"
+    until = clock.after(lease_s)
+    ctx.put("guard", {"state": "armed", "until": until, "lease_s": lease_s})
+    _tell(ctx, "renewed" if renewed else "armed", until)
+
+
+async def disarm_guard(ctx: Context) -> None:
+    """Take the guard away; only after something proven serves."""
+    await ctx.manager.disarm_guard(ctx.row.id)
+    ctx.put("guard", {"state": "disarmed", "at": clock.now()})
+    _tell(ctx, "disarmed")
+
+
+async def has_fired(ctx: Context) -> bool:
+    """Look whether the guard did its work while nobody renewed it; remembers and tells it once."""
+    guard = await ctx.manager.guard(ctx.row.id)
+    if guard is None or guard.state != "fired":
+        return False
+    if (ctx.fact("guard") or {}).get("state") != "fired":
+        ctx.put("guard", {"state": "fired", "at": clock.now()})
+        _tell(ctx, "fired")
+    return True
+
+
+def _tell(ctx: Context, state: str, until: str | None = None) -> None:
+    ctx.bus.emit(GuardChanged(trial=ctx.row.id, service=ctx.service.name, state=state, until=until))

@@ -1,0 +1,59 @@
+"""States loading and cudagraph-compile: follow the candidate's start until it can answer, exits, or stops moving."""
+
+import time
+
+from specd.engines.engine import Failure, Stage
+from specd.phases.context import Context
+from specd.phases.step import Step
+from specd.watch import UnitWatch
+from states.table import State, Trigger
+
+__all__ = ["compiling", "loading", "stalled"]
+
+_AFTER_WEIGHTS = Stage.ORDER[Stage.ORDER.index(Stage.WEIGHTS) + 1 :]
+
+
+async def loading(ctx: Context) -> Step:
+    """Wait until the weights are loaded, or the engine is up at once."""
+    watch = _watch(ctx)
+    step = await _first_of(ctx, watch, State.LOADING, weights=True)
+    return step or Step(Trigger.WEIGHTS_LOADED, f"stage {watch.stage}")
+
+
+async def compiling(ctx: Context) -> Step:
+    """Wait until the engine answers its health check."""
+    step = await _first_of(ctx, _watch(ctx), State.CUDAGRAPH_COMPILE, weights=False)
+    assert step is not None, "without waiting for weights only an end is left"
+    return step
+
+
+def _watch(ctx: Context) -> UnitWatch:
+    assert ctx.watch is not None, "the trial's task starts the watch before this state's work"
+    return ctx.watch
+
+
+async def _first_of(ctx: Context, watch: UnitWatch, state: State, *, weights: bool) -> Step | None:
+    """Return the step for a running server or a stall; None when the stage after weights was reached.
+
+    An exit interrupts this work from outside, whatever the state.
+    """
+    while True:
+        if watch.is_up:
+            ctx.put("start.took", dict(watch.took_s))
+            return Step(Trigger.ENGINE_UP, "health answers")
+        if weights and watch.stage in _AFTER_WEIGHTS and watch.engine.uses_graphs:
+            return None
+        if stall := stalled(ctx, watch, state):
+            return stall
+        await watch.changed(timeout_s=1.0)
+
+
+def stalled(ctx: Context, watch: UnitWatch, state: State) -> Step | None:
+    """Return the step that ends a start in which nothing has moved for the state's no-progress limit."""
+    limit = ctx.deadline.stall_s
+    idle = time.monotonic() - watch.moved_at
+    if not limit or idle < limit:
+        return None
+    sentence = f"hung in {state.value} (stage {watch.stage}): nothing has moved for {idle:.0f} s"
+    failure = Failure(kind="hang", sentence=sentence, lines=watch.last_lines(20), hint="see the candidate's log")
+    return Step(Trigger.TIMED_OUT, failure.sentence, failure=failure)

@@ -1,0 +1,97 @@
+"""Runs a benchmark plan against one side, keeping each finished level; used by baseline and benchmark."""
+
+import hashlib
+import json
+from dataclasses import asdict
+
+from specd.bench.plan import BenchPlan, Level, LevelDone, Progress
+from specd.bench.summary import acceptance, summarise
+from specd.engines.engine import Engine, ServerCommand
+from specd.phases.context import Context
+from specd.services.service import UnitFacts
+from specd.store import MeasuredLevel
+from states.events import BenchmarkProgressed, LevelMeasured
+
+__all__ = ["measure", "plan_digest", "summaries"]
+
+
+def plan_digest(plan: BenchPlan, model: str) -> str:
+    """Name a plan and the model it asks for: measurements are comparable, and reused, only within one digest."""
+    return hashlib.sha256(json.dumps([asdict(plan), model], sort_keys=True).encode()).hexdigest()[:16]
+
+
+async def measure(
+    ctx: Context,
+    *,
+    side: str,
+    invocation: str,
+    facts: UnitFacts,
+    command: ServerCommand,
+    engine: Engine,
+    have: list[MeasuredLevel],
+) -> None:
+    """Measure what `have` lacks of the plan; a level counts only when it is complete, so a cut one is done again."""
+    plan = ctx.plan()
+    digest = plan_digest(plan, ctx.model(command))
+    done = {measured.done.level for measured in have}
+    # Repeats are the outer loop: drift of the machine then touches every level alike.
+    wanted = [Level(c, r) for r in range(1, plan.repeats + 1) for c in plan.levels]
+    missing = tuple(level for level in wanted if level not in done)
+    if not missing:
+        return
+    async with (
+        ctx.route(command) as route,
+        ctx.benchmark.measure(ctx.target(route, facts, command), plan, missing) as run,
+    ):
+        async for item in run:
+            if isinstance(item, Progress):
+                _progressed(ctx, side, item)
+            else:
+                ctx.store.add_level(ctx.row, side, invocation, digest, item)
+                ctx.bus.emit(
+                    LevelMeasured(
+                        trial=ctx.row.id,
+                        service=ctx.service.name,
+                        side=side,
+                        concurrency=item.level.concurrency,
+                        repeat=item.level.repeat,
+                        summary=_summary(engine, [item]),
+                    )
+                )
+
+
+def _progressed(ctx: Context, side: str, item: Progress) -> None:
+    ctx.bus.emit(
+        BenchmarkProgressed(
+            trial=ctx.row.id,
+            service=ctx.service.name,
+            side=side,
+            concurrency=item.level.concurrency,
+            repeat=item.level.repeat,
+            done=item.done,
+            total=item.total,
+            failed=item.failed,
+            output_tok_s=item.output_tok_s,
+        )
+    )
+
+
+def summaries(engine: Engine, levels: list[LevelDone]) -> list[dict[str, object]]:
+    """Return the figures of each concurrency over all its repeats, lowest first."""
+    by_concurrency: dict[int, list[LevelDone]] = {}
+    for done in levels:
+        by_concurrency.setdefault(done.level.concurrency, []).append(done)
+    return [_summary(engine, group) for _, group in sorted(by_concurrency.items())]
+
+
+def _summary(engine: Engine, group: list[LevelDone]) -> dict[str, object]:
+    figures: dict[str, object] = {"concurrency": group[0].level.concurrency, **summarise(group)}
+    counted = [acceptance(engine.counters(d.metrics_before), engine.counters(d.metrics_after)) for d in group]
+    drafts = sum(found["drafts"] for found in counted if found)
+    if drafts:
+        accepted = sum(found["accepted_tokens"] for found in counted if found)
+        drafted = sum(found["draft_tokens"] for found in counted if found)
+        figures["acceptance_length"] = 1 + accepted / drafts
+        figures["acceptance_rate"] = accepted / drafted if drafted else None
+        figures["drafts"] = drafts
+    return figures

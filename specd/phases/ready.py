@@ -1,0 +1,75 @@
+"""State ready: a real token from the candidate's own process, and the settings read back from the engine itself."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specd.checks import Check, failures
+from specd.engines.engine import Engine, Failure, ServerCommand
+from specd.engines.openai_probe import NoToken
+from specd.errors import EngineError
+from specd.phases.context import Context, find_server
+from specd.phases.serving import prove_serving
+from specd.phases.step import Step
+from specd.services.service import UnitFacts
+from states.table import Outcome, State, Trigger
+
+__all__ = ["candidate_view", "run"]
+
+
+async def run(ctx: Context) -> Step:
+    """Prove that the candidate serves as asked."""
+    facts, engine, command = await candidate_view(ctx)
+    try:
+        token, checks = await prove_serving(
+            ctx, ctx.candidate_name, facts, command, within_s=min(ctx.deadline.remaining_s, ctx.bench.first_token_s)
+        )
+    except NoToken as error:
+        return Step.failed(error.kind, f"the candidate gave no token: {error.what}", hint="see the candidate's log")
+    except EngineError as error:
+        return Step.failed("port", error.what)
+    checks.append(await _speculation(ctx, facts, engine, command))
+    ctx.report(checks, State.READY.value)
+    if failed := failures(checks):
+        failure = Failure(kind="settings", sentence=f"{failed[0].name}: {failed[0].evidence}", hint=failed[0].fix)
+        return Step.because(failure, Outcome.INVALID)
+    return Step(Trigger.TOKEN_SEEN, f"first token after {token.seconds * 1e3:.0f} ms")
+
+
+async def candidate_view(ctx: Context) -> tuple[UnitFacts, Engine, ServerCommand]:
+    """Read the candidate's unit as the manager has it."""
+
+    facts = await ctx.manager.facts(ctx.candidate_name)
+    engine, command = find_server(ctx.service, facts.argv)
+    ctx.secrets.update(engine.secrets(facts.argv, facts.environment))
+    return facts, engine, command
+
+
+async def _speculation(ctx: Context, facts: UnitFacts, engine: Engine, command: ServerCommand) -> Check:
+    """Compare the speculation asked for with what the engine says it does."""
+    name = "ready.speculation"
+    asked = engine.speculation_asked(command)
+    async with ctx.probe(facts, command) as probe:
+        page = await probe.metrics()
+    reader = ctx.watch.reader if ctx.watch else engine.reader()
+    seen = engine.speculation_seen(reader, engine.counters(page) if page else None)
+    if seen is None:
+        return Check.unchecked(name, "neither the engine's log nor its metrics tell whether speculation is on")
+    if not asked and not seen:
+        return Check.passed(name, "off, as asked")
+    if bool(asked) != bool(seen):
+        return Check.failed(
+            name, f"asked {_words(asked)}, the engine reports {_words(seen)}", "check the flag's spelling"
+        )
+    for key in ("method", "num_speculative_tokens"):
+        if key in asked and key in seen and not _equal(asked[key], seen[key]):
+            return Check.failed(name, f"{key}: asked {asked[key]!r}, the engine reports {seen[key]!r}")
+    return Check.passed(name, f"the engine reports {_words(seen)}")
+
+
+def _equal(asked: object, seen: object) -> bool:
+    """`deepseek_mtp` and its kin are reported as `mtp`."""
+    return str(asked) == str(seen) or (str(asked).endswith("_mtp") and str(seen) == "mtp")
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "no speculation"

@@ -1,0 +1,137 @@
+"""State rollback: stops the candidate, starts the baseline, proves that it serves, takes the guard and the unit
+away."""
+
+import asyncio
+
+from specd.engines.engine import Failure
+from specd.engines.openai_probe import NoToken
+from specd.errors import HostError, SpecdError
+from specd.phases.context import Baseline, Context
+from specd.phases.guard import arm_guard, disarm_guard
+from specd.phases.loading import stalled
+from specd.phases.release import stop_and_release
+from specd.phases.serving import prove_serving
+from specd.phases.step import Step
+from specd.services.service import UnitStatus
+from specd.watch import UnitWatch
+from states.events import StageProgressed
+from states.table import State, Trigger
+
+__all__ = ["run"]
+
+_STARTS = 3
+
+
+async def run(ctx: Context) -> Step:
+    """Bring the baseline back from wherever the host is."""
+    await _keep_guarded(ctx)
+    baseline = await ctx.look_at_baseline()
+    await _stop_candidate(ctx, baseline)
+    failure: Failure | None = None
+    for _ in range(_STARTS):
+        status = await _start_baseline(ctx, baseline)
+        failure = await _wait_until_up(ctx, baseline, status)
+        if failure is None:
+            break
+        ctx.note("warning", f"{ctx.service.unit} did not come up: {failure.sentence}")
+    if failure is not None:
+        return Step(Trigger.FAILED, f"{ctx.service.unit} does not come up: {failure.sentence}", failure=failure)
+    try:
+        _, checks = await prove_serving(
+            ctx, ctx.service.unit, baseline.facts, baseline.command, within_s=ctx.bench.first_token_s
+        )
+    except NoToken as error:
+        return Step(Trigger.FAILED, f"{ctx.service.unit} is up but gave no token: {error.what}")
+    ctx.report(checks, State.ROLLBACK.value)
+    await _unchanged(ctx)
+    await _clear_away(ctx)
+    return Step(Trigger.RESTORED, f"{ctx.service.unit} serves again")
+
+
+async def _keep_guarded(ctx: Context) -> None:
+    """Renew the guard for as long as the rollback takes; a host that refuses it must not keep the baseline away."""
+    try:
+        await arm_guard(ctx)
+    except HostError as error:
+        if error.retryable:
+            raise
+        ctx.note("warning", f"the guard could not be renewed for the rollback: {error}")
+
+
+def _stage(ctx: Context, words: str) -> None:
+    ctx.progressed(
+        StageProgressed(
+            trial=ctx.row.id, service=ctx.service.name, state=State.ROLLBACK.value, stage=words, source="specd"
+        )
+    )
+
+
+async def _stop_candidate(ctx: Context, baseline: Baseline) -> None:
+    name = ctx.candidate_name
+    status = await ctx.manager.status(name)
+    processes = await ctx.manager.processes(name)
+    if status.is_down and not processes:
+        return
+    _stage(ctx, "stopping the candidate")
+    port = baseline.command.port if not baseline.status.is_running else 0
+    await stop_and_release(ctx, name, port, within_s=ctx.service.stop_timeout_s + 3)
+
+
+async def _start_baseline(ctx: Context, baseline: Baseline) -> UnitStatus:
+    """Start the baseline unless it runs; returns its status with the invocation that counts."""
+    unit = ctx.service.unit
+    status = await ctx.manager.status(unit)
+    while status.active == "deactivating":
+        _stage(ctx, "the baseline is still stopping")
+        await asyncio.sleep(0.2)
+        status = await ctx.manager.status(unit)
+    if status.is_running:
+        return status
+    before = status.invocation
+    _stage(ctx, "starting the baseline")
+    await ctx.manager.start(unit)
+    for _ in range(600):
+        status = await ctx.manager.status(unit)
+        if status.invocation and status.invocation != before:
+            return status
+        await asyncio.sleep(0.05)
+    return status
+
+
+async def _wait_until_up(ctx: Context, baseline: Baseline, status: UnitStatus) -> Failure | None:
+    """Follow the baseline's start until it answers; returns why it does not."""
+    if not status.invocation:
+        return Failure(kind="unit", sentence=f"the start left no invocation ({status.active}/{status.sub})")
+    watch = UnitWatch(ctx.watch_source(baseline.engine), ctx.service.unit, status.invocation, State.ROLLBACK)
+    async with ctx.route(baseline.command) as route, watch.running(route):
+        while True:
+            if watch.is_up:
+                return None
+            if watch.exit is not None:
+                return watch.exit
+            if (step := stalled(ctx, watch, State.ROLLBACK)) and step.failure:
+                return step.failure
+            await watch.changed(timeout_s=1.0)
+
+
+async def _unchanged(ctx: Context) -> None:
+    """Say loudly when the baseline's files or its enablement are not what they were; never put them right by
+    ourselves."""
+    known = ctx.fact("baseline") or {}
+    facts = await ctx.manager.facts(ctx.service.unit)
+    if known and dict(facts.files) != known.get("files"):
+        ctx.note("alarm", f"files of {ctx.service.unit} were changed by someone else during the trial")
+    if known and facts.enabled != known.get("enabled"):
+        ctx.note("alarm", f"{ctx.service.unit} was {known.get('enabled')}, it is {facts.enabled} now")
+
+
+async def _clear_away(ctx: Context) -> None:
+    """The baseline is proven: disarm the guard, then remove the candidate's unit unless it is asked for."""
+    await disarm_guard(ctx)
+    if ctx.row.spec.keep_unit or ctx.service.policy.keep_unit:
+        ctx.note("info", f"{ctx.candidate_name} stays on {ctx.host.name} as asked; it is not enabled")
+        return
+    try:
+        await ctx.manager.uninstall(ctx.candidate_name)
+    except SpecdError as error:
+        ctx.note("warning", f"{ctx.candidate_name} could not be removed: {error}; the next trial does it")

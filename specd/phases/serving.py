@@ -1,0 +1,35 @@
+"""The proof that a unit serves: the right model, a generated token, from a process in this unit's cgroup."""
+
+from specd.checks import Check
+from specd.engines.engine import ServerCommand
+from specd.engines.openai_probe import FirstToken
+from specd.errors import EngineError
+from specd.phases.context import Context
+from specd.services.service import UnitFacts
+
+__all__ = ["prove_serving"]
+
+
+async def prove_serving(
+    ctx: Context, unit: str, facts: UnitFacts, command: ServerCommand, *, within_s: float
+) -> tuple[FirstToken, list[Check]]:
+    """Get a token and say whose it was; raises NoToken, or EngineError when another program holds the port."""
+    async with ctx.probe(facts, command) as probe:
+        token = await probe.first_token(within_s)
+    checks = [Check.passed("ready.token", f"first token after {token.seconds * 1e3:.0f} ms ({token.channel})")]
+    owners = await ctx.manager.port_owners(command.port)
+    members = {process.pid for process in await ctx.manager.processes(unit)}
+    if any(owner.pid in members or owner.unit == unit for owner in owners):
+        checks.append(Check.passed("ready.owner", f"port {command.port} belongs to {unit}"))
+    elif owners and any(owner.pid or owner.unit for owner in owners):
+        owner = owners[0]
+        raise EngineError(
+            f"the token came from pid {owner.pid} ({owner.command}) of {owner.unit or 'no unit'}, not from {unit}"
+        )
+    else:
+        checks.append(
+            Check.unchecked(
+                "ready.owner", f"the host does not tell who listens on port {command.port}", "grant it by sudo"
+            )
+        )
+    return token, checks

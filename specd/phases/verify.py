@@ -1,0 +1,89 @@
+"""State verify: proves that what would run is what was meant, and asks the engine whether it would take it."""
+
+import asyncio
+
+from specd.checks import Check, failures
+from specd.engines.engine import Failure
+from specd.errors import SpecdError
+from specd.phases.context import Baseline, Context
+from specd.phases.step import Step
+from specd.services.service import Candidate
+from states.table import State, Trigger
+
+__all__ = ["candidate_checks", "run"]
+
+
+async def run(ctx: Context) -> Step:
+    """Check the written candidate; any failed check ends the trial with the baseline untouched."""
+    baseline = await ctx.look_at_baseline()
+    candidate = ctx.render_candidate(baseline)
+    unit_checks, others = await asyncio.gather(
+        ctx.manager.examine(candidate), candidate_checks(ctx, baseline, candidate)
+    )
+    checks = [*unit_checks, *others, baseline_unchanged(ctx, baseline)]
+    ctx.report(checks, State.VERIFY.value)
+    failed = failures(checks)
+    if not failed:
+        return Step(Trigger.VERIFIED, f"{len(checks)} checks, none failed")
+    worst = failed[0]
+    sentence = f"{worst.name}: {worst.evidence}"
+    return Step.because(
+        Failure(
+            kind="refused", sentence=ctx.mask(sentence), hint=worst.fix, lines=tuple(c.evidence for c in failed[1:])
+        )
+    )
+
+
+async def candidate_checks(ctx: Context, baseline: Baseline, candidate: Candidate) -> list[Check]:
+    """Check all that needs no written unit: the engine's own opinion, its files, the port, who holds it."""
+    engine_checks, port = await asyncio.gather(
+        baseline.engine.examine(
+            ctx.host,
+            candidate.argv,
+            env=candidate.environment,
+            user=baseline.facts.user,
+            cwd=baseline.facts.working_directory,
+            timeout_s=max(30.0, ctx.deadline.remaining_s * 0.7),
+        ),
+        _port_check(ctx, baseline, candidate),
+    )
+    return [*engine_checks, port]
+
+
+def baseline_unchanged(ctx: Context, baseline: Baseline) -> Check:
+    """Check that the baseline is the invocation that was measured, from the same files."""
+    known = ctx.fact("baseline") or {}
+    name = "baseline.unchanged"
+    if baseline.status.invocation != known.get("invocation"):
+        return Check.failed(
+            name,
+            f"{ctx.service.unit} was restarted since it was measured: invocation {baseline.status.invocation or 'none'}"
+            f", measured {known.get('invocation')}",
+            "submit the trial again",
+        )
+    if dict(baseline.facts.files) != known.get("files"):
+        return Check.failed(name, "a file of the baseline's unit has changed since it was measured", "submit it again")
+    return Check.passed(name, f"invocation {baseline.status.invocation}")
+
+
+async def _port_check(ctx: Context, baseline: Baseline, candidate: Candidate) -> Check:
+    name = "port.owner"
+    command = baseline.engine.recognise(candidate.argv)
+    if command is None:
+        return Check.failed(name, "the changed command line is no longer one that this engine recognises")
+    try:
+        owners = await ctx.manager.port_owners(command.port)
+        members = {process.pid for process in await ctx.manager.processes(ctx.service.unit)}
+    except SpecdError as error:
+        return Check.unchecked(name, f"who listens on port {command.port} could not be read: {error}")
+    strangers = [o for o in owners if o.unit != ctx.service.unit and o.pid not in members]
+    if not strangers:
+        return Check.passed(name, f"port {command.port} is {'the baseline' + chr(39) + 's' if owners else 'free'}")
+    if all(not owner.pid and not owner.unit for owner in strangers):
+        return Check.unchecked(name, f"port {command.port} is in use; the host does not tell by whom")
+    owner = strangers[0]
+    return Check.failed(
+        name,
+        f"port {command.port} belongs to pid {owner.pid} ({owner.command}) of {owner.unit or 'no unit'}",
+        "stop that program, or choose another port",
+    )

@@ -1,0 +1,178 @@
+"""Which trial runs when: one at a time for each service, in the order of submission; owns the trials' tasks."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from specd.bench.builtin import BuiltinBenchmark
+from specd.bus import Bus
+from specd.deadline import Deadline
+from specd.errors import NotFound, Refused, SpecdError
+from specd.fleet import Fleet
+from specd.phases import Context, Step
+from specd.phases.stand_in import stand_in
+from specd.store import Store, TrialRow
+from specd.trial import TrialRun
+from states.events import NoteAdded, TaskRestarted, TrialSubmitted
+from states.table import PARKED, TERMINAL, Outcome, State, Trigger
+
+__all__ = ["Scheduler"]
+
+log = structlog.get_logger()
+
+_RETRY_S = 5.0
+
+
+class Scheduler:
+    """Takes up open trials at the start, runs queued ones when their service is free, and steers running ones."""
+
+    def __init__(self, fleet: Fleet, store: Store, bus: Bus) -> None:
+        self.fleet = fleet
+        self._store = store
+        self._bus = bus
+        self._runs: dict[str, TrialRun] = {}
+        self._tasks: dict[str, asyncio.Task[State]] = {}
+        self._look = asyncio.Event()
+        self._stopping = False
+
+    def take_up(self) -> tuple[str, ...]:
+        """Continue every open trial that is past the queue; returns their ids."""
+        rows = [row for row in self._store.open_trials() if row.state not in PARKED and row.state is not State.QUEUED]
+        for row in rows:
+            try:
+                self._begin(row, resumed=True)
+            except SpecdError as error:
+                text = f"the open trial {row.id} ({row.state.value}) can't be taken up: {error}"
+                self._bus.emit(NoteAdded(trial=row.id, service=row.service, level="alarm", text=text))
+        self._look.set()
+        return tuple(row.id for row in rows)
+
+    async def run(self) -> None:
+        """Start queued trials as services become free; never returns."""
+        while True:
+            await self._look.wait()
+            self._look.clear()
+            busy = {row.service for row in self._store.open_trials() if row.state is not State.QUEUED}
+            for row in self._store.open_trials():
+                if row.state is State.QUEUED and row.service not in busy and row.id not in self._runs:
+                    busy.add(row.service)
+                    self._start(row)
+
+    def submitted(self, rows: list[TrialRow]) -> None:
+        """Tell about new trials and look for work."""
+        for row in rows:
+            self._bus.emit(TrialSubmitted(trial=row.id, service=row.service, name=row.name, host=row.host))
+        self._look.set()
+
+    def find(self, trial: str) -> TrialRun | None:
+        """Return the run of a trial that is at work."""
+        return self._runs.get(trial)
+
+    def cancel(self, row: TrialRow, by: str, why: str) -> None:
+        """End a trial; raises Refused where there is nothing to cancel."""
+        run = self._runs.get(row.id)
+        if run is None and row.state is State.QUEUED:
+            TrialRun(self.context(row), row.state).move(
+                Step(Trigger.CANCEL, f"cancel asked by {by}", Outcome.CANCELLED)
+            )
+            self._look.set()
+            return
+        if run is None or not run.cancel(by, why):
+            state = run.machine.state if run else row.state
+            raise Refused(
+                f"trial {row.id} is in {state.value}; there is nothing to cancel",
+                next_step="`specd rollback SERVICE` retries a failed rollback or takes a kept candidate back",
+            )
+
+    def rollback(self, service: str, by: str) -> str:
+        """Bring a service's baseline back: from a running trial, a kept candidate, or a failed rollback. Returns the
+        id."""
+        self.fleet.service(service)
+        row = self._store.holding(service)
+        if row is None:
+            raise Refused(f"no trial holds {service}", serving=f"the baseline of {service}", next_step="nothing to do")
+        run = self._runs.get(row.id)
+        if run is None:
+            run = self._begin(row, moving=Step(Trigger.ROLLBACK, f"rollback asked by {by}"))
+        elif run.machine.state is State.ROLLBACK:
+            log.info("rollback.already", trial=row.id)
+        elif not run.cancel(by, "", Trigger.ROLLBACK) and not run.cancel(by, "rollback of the service"):
+            raise Refused(f"trial {row.id} is in {run.machine.state.value} and can't be rolled back now")
+        return row.id
+
+    def context(self, row: TrialRow) -> Callable[[Deadline, Callable[[], State]], Context]:
+        """Return a maker of the trial's context; raises NotFound when the config no longer has its service."""
+        real = service = self.fleet.service(row.service)
+        if row.spec.rehearsal:
+            service = stand_in(service, row.id)
+        name = row.spec.benchmark or service.benchmark
+        bench = self.fleet.config.benchmarks.get(name)
+        if bench is None:
+            raise NotFound(f"no benchmark {name!r} in {self.fleet.config.path}")
+
+        def make(deadline: Deadline, machine_state: Callable[[], State]) -> Context:
+            return Context(
+                row=row,
+                service=service,
+                real_service=real,
+                bench=bench,
+                host=self.fleet.host(service.host),
+                manager=self.fleet.manager(service),
+                benchmark=BuiltinBenchmark(),
+                store=self._store,
+                bus=self._bus,
+                deadline=deadline,
+                machine_state=machine_state,
+            )
+
+        return make
+
+    def _start(self, row: TrialRow) -> None:
+        try:
+            self._begin(row)
+        except SpecdError as error:
+            log.error("trial.not-started", trial=row.id, error=str(error))
+            self._bus.emit(NoteAdded(trial=row.id, service=row.service, level="alarm", text=f"can't start: {error}"))
+
+    def _begin(self, row: TrialRow, *, resumed: bool = False, moving: Step | None = None) -> TrialRun:
+        run = TrialRun(self.context(row), row.state)
+        if row.state is State.QUEUED:
+            run.move(Step(Trigger.START, "the service is free"))
+        if moving is not None:
+            run.move(moving)
+        self._runs[row.id] = run
+        task = asyncio.create_task(run.run(resumed=resumed), name=f"trial {row.id}")
+        self._tasks[row.id] = task
+        task.add_done_callback(lambda _: self._ended(row.id))
+        return run
+
+    def _ended(self, trial: str) -> None:
+        self._runs.pop(trial, None)
+        task = self._tasks.pop(trial)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The database said no, or a fault of ours: the host goes on as it is, and the guard on it keeps its lease.
+            log.error("trial.task-died", trial=trial, exc_info=error)
+            asyncio.get_running_loop().call_later(_RETRY_S, self._again, trial, repr(error))
+        self._look.set()
+
+    def _again(self, trial: str, error: str) -> None:
+        if self._stopping or trial in self._runs:
+            return
+        try:
+            row = self._store.trial(trial)
+            self._bus.emit(TaskRestarted(trial=trial, service=row.service, task="trial", error=error))
+            if row.state not in PARKED | TERMINAL:
+                self._begin(row, resumed=True)
+        except SpecdError as trouble:
+            log.error("trial.not-restarted", trial=trial, error=str(trouble))
+            asyncio.get_running_loop().call_later(_RETRY_S, self._again, trial, error)
+
+    async def stop(self) -> list[str]:
+        """End the tasks without touching the hosts; returns the trials that go on there."""
+        self._stopping = True
+        left = list(self._tasks)
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        return left

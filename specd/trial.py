@@ -1,0 +1,307 @@
+"""One task per open trial: runs the work of each state, judges what interrupts it, commits every move before it
+acts."""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+
+import structlog
+
+from specd import clock
+from specd.companions import Companions
+from specd.deadline import Deadline
+from specd.engines.engine import Failure
+from specd.errors import HostError, SpecdError
+from specd.phases import PHASES, Context, Step
+from specd.phases.guard import disarm_guard
+from specd.phases.stand_in import tear_down
+from specd.settings import Deadlines
+from states.events import (
+    CancelRequested,
+    DeadlineExtended,
+    HostBack,
+    HostLost,
+    TrialMoved,
+    TrialResumed,
+    TriggerIgnored,
+)
+from states.machine import TrialMachine
+from states.table import PARKED, TERMINAL, Outcome, State, Trigger, destination
+
+__all__ = ["TrialRun"]
+
+log = structlog.get_logger()
+
+_ROLLBACK_TRIES = 5
+_DISCARD_S = 30.0
+
+
+class TrialRun:
+    """Drives one trial from the state it is in until it is settled or parked."""
+
+    def __init__(self, make_context: Callable[[Deadline, Callable[[], State]], Context], state: State) -> None:
+        self.machine = TrialMachine(self._commit, state)
+        self.ctx = make_context(Deadline(float("inf")), lambda: self.machine.state)
+        self.id = self.ctx.row.id
+        self._companions = Companions(self.ctx, self.interrupt)
+        self._step: Step | None = None
+        self._interrupt: Step | None = None
+        self._interrupted = asyncio.Event()
+
+    # -- moves
+
+    def _commit(self, source: State, trigger: Trigger, target: State) -> None:
+        step = self._step or Step(trigger)
+        cause = self.ctx.mask(step.cause)
+        expected = self.ctx.expected_s(target)
+        row = self.ctx.store.trial(self.id)
+        event = TrialMoved(
+            trial=self.id,
+            service=row.service,
+            source=source.value,
+            trigger=trigger.value,
+            target=target.value,
+            cause=cause,
+            outcome=(step.outcome.value if step.outcome else row.outcome.value if row.outcome else None),
+            deadline_at=clock.after(_allowed_s(self.ctx.service.deadlines, target)) if target in PHASES else None,
+            expected_end_at=clock.after(expected) if expected is not None else None,
+        )
+        # The first result of a trial is its result; what the rollback meets later is said in its moves.
+        outcome = step.outcome if row.outcome is None else None
+        failure = step.failure and _masked(step.failure, self.ctx)
+        if target is State.ROLLBACK and source in TERMINAL | PARKED:
+            self.ctx.put("cancel", None)
+        stored = self.ctx.store.move(
+            self.id, source, trigger, target, event=event, cause=cause, outcome=outcome, failure=failure
+        )
+        self.ctx.bus.publish(stored)
+
+    def move(self, step: Step) -> None:
+        """Make one move now, outside of a state's work; raises IllegalMove."""
+        self._fire(step)
+
+    def _fire(self, step: Step) -> None:
+        self._step = step
+        try:
+            source = self.machine.state
+            self.machine.fire(step.trigger)
+            log.info("trial.moved", source=source.value, trigger=step.trigger.value, target=self.machine.state.value)
+        finally:
+            self._step = None
+            self._interrupt = None
+            self._interrupted.clear()
+
+    def interrupt(self, step: Step) -> bool:
+        """End the running state's work with this step; False (and recorded as ignored) where it comes too late."""
+        state = self.machine.state
+        if self._interrupt is not None or destination(state, step.trigger) is None:
+            why = "another trigger came first" if self._interrupt is not None else f"no such move from {state.value}"
+            self.ctx.bus.emit(
+                TriggerIgnored(
+                    trial=self.id,
+                    service=self.ctx.service.name,
+                    state=state.value,
+                    trigger=step.trigger.value,
+                    why=why,
+                )
+            )
+            return False
+        self._interrupt = step
+        self._interrupted.set()
+        return True
+
+    def cancel(self, by: str, why: str, trigger: Trigger = Trigger.CANCEL) -> bool:
+        """Ask for the trial's end; durable before it is acted on."""
+        if destination(self.machine.state, trigger) is not None:
+            self.ctx.put("cancel", {"by": by, "why": why, "trigger": trigger.value})
+        self.ctx.bus.emit(CancelRequested(trial=self.id, service=self.ctx.service.name, by=by, why=why))
+        return self.interrupt(_cancelled(by, why, trigger))
+
+    def extend(self, minutes: float) -> None:
+        """Give the running state more time, and its no-progress limit with it."""
+        self.ctx.deadline.extend(minutes * 60)
+        state = self.machine.state
+        self.ctx.put(f"extended.{state.value}", (self.ctx.fact(f"extended.{state.value}") or 0.0) + minutes * 60)
+        self.ctx.bus.emit(
+            DeadlineExtended(
+                trial=self.id,
+                service=self.ctx.service.name,
+                state=state.value,
+                minutes=minutes,
+                deadline_at=self.ctx.deadline.at,
+            )
+        )
+
+    # -- the task
+
+    async def run(self, *, resumed: bool = False) -> State:
+        """Work until the trial is settled or parked; returns the state reached."""
+        with structlog.contextvars.bound_contextvars(trial=self.id):
+            if resumed:
+                self._resume()
+            try:
+                while self.machine.state not in TERMINAL | PARKED:
+                    state = self.machine.state
+                    self._set_deadline(state)
+                    step = await self._settle_step(await self._work(state))
+                    # Nothing awaits between this look and the move: an accepted interruption is never lost.
+                    self._fire(self._interrupt or step)
+            finally:
+                await self._companions.leave()
+        return self.machine.state
+
+    def _resume(self) -> None:
+        state = self.machine.state
+        self.ctx.bus.emit(
+            TrialResumed(trial=self.id, service=self.ctx.service.name, state=state.value, found="looking at the host")
+        )
+        asked = self.ctx.fact("cancel")
+        if asked and destination(state, Trigger(asked["trigger"])) is not None:
+            self.interrupt(_cancelled(asked["by"], asked["why"], Trigger(asked["trigger"])))
+
+    def _set_deadline(self, state: State) -> None:
+        moves = self.ctx.store.moves(self.id)
+        entered = moves[-1]["at"] if moves else self.ctx.row.created_at
+        extra = float(self.ctx.fact(f"extended.{state.value}") or 0.0)
+        self.ctx.deadline = Deadline(
+            _allowed_s(self.ctx.service.deadlines, state) + extra,
+            stall_s=_stall_s(self.ctx.service.deadlines, state, extra),
+            spent_s=max(0.0, clock.seconds_between(entered, clock.now())),
+        )
+        self.ctx.progress = None
+
+    async def _work(self, state: State) -> Step:
+        """Run the state's work until it ends, is interrupted, or its time is up; a lost host means: look again."""
+        tries = 0
+        lost_at: float | None = None
+        while True:
+            try:
+                step = await self._once(state)
+            except HostError as error:
+                if not error.retryable and (state is not State.ROLLBACK or tries >= _ROLLBACK_TRIES):
+                    return _from_error(state, error)
+                tries += 1
+                if error.retryable and lost_at is None:
+                    lost_at = time.monotonic()
+                    self._tell_lost(str(error))
+                if step_now := await self._pause(min(2.0 ** min(tries, 5), 15.0)):
+                    return step_now
+                continue
+            except SpecdError as error:
+                if state is State.ROLLBACK and tries < _ROLLBACK_TRIES:
+                    tries += 1
+                    self.ctx.note("warning", f"rollback, attempt {tries}: {error}")
+                    if step_now := await self._pause(2.0**tries):
+                        return step_now
+                    continue
+                return _from_error(state, error)
+            except Exception as error:
+                log.exception("trial.fault", state=state.value)
+                return Step.because(
+                    Failure(kind="internal", sentence=f"specd itself failed in {state.value}: {error!r}")
+                )
+            if lost_at is not None:
+                self._tell_back(time.monotonic() - lost_at)
+            return step
+
+    def _tell_lost(self, why: str) -> None:
+        self.ctx.bus.emit(HostLost(trial=self.id, service=self.ctx.service.name, host=self.ctx.host.name, why=why))
+
+    def _tell_back(self, away_s: float) -> None:
+        name = self.ctx.host.name
+        self.ctx.bus.emit(HostBack(trial=self.id, service=self.ctx.service.name, host=name, away_s=away_s))
+
+    async def _once(self, state: State) -> Step:
+        work = asyncio.ensure_future(self._accompanied(state))
+        interrupted = asyncio.ensure_future(self._interrupted.wait())
+        try:
+            while True:
+                # The loop looks again at a deadline that was moved while it waited.
+                await asyncio.wait(
+                    {work, interrupted},
+                    timeout=min(1.0, max(0.0, self.ctx.deadline.remaining_s)),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if self._interrupt is not None:
+                    return self._interrupt
+                if work.done():
+                    return work.result()
+                if self.ctx.deadline.remaining_s <= 0:
+                    return _timed_out(state, self.ctx)
+        finally:
+            interrupted.cancel()
+            if not work.done():
+                work.cancel()
+            with contextlib.suppress(asyncio.CancelledError, SpecdError):
+                await work
+
+    async def _accompanied(self, state: State) -> Step:
+        await self._companions.enter(state)
+        return await PHASES[state](self.ctx)
+
+    async def _pause(self, seconds: float) -> Step | None:
+        """Wait before another try; returns the step of an interruption or of the deadline meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._interrupted.wait(), min(seconds, max(0.0, self.ctx.deadline.remaining_s)))
+        if self._interrupt is not None:
+            return self._interrupt
+        return _timed_out(self.machine.state, self.ctx) if self.ctx.deadline.remaining_s <= 0 else None
+
+    # -- ways out
+
+    async def _settle_step(self, step: Step) -> Step:
+        """Do what must be done on the host before the move out of this state can be true."""
+        target = destination(self.machine.state, step.trigger)
+        if target is State.WITHDRAWN and self.machine.state in (State.WRITE_UNIT, State.VERIFY):
+            await self._discard()
+        if target in (State.WITHDRAWN, State.RESTORED) and self.ctx.row.spec.rehearsal:
+            await tear_down(self.ctx)
+        if target is State.KEPT:
+            try:
+                await disarm_guard(self.ctx)
+            except HostError as error:
+                return Step.failed("guard", f"the guard could not be taken away, so nothing can be kept: {error}")
+        return step
+
+    async def _discard(self) -> None:
+        try:
+            async with asyncio.timeout(_DISCARD_S):
+                await self.ctx.manager.uninstall(self.ctx.candidate_name)
+        except (SpecdError, TimeoutError) as error:
+            self.ctx.note(
+                "warning", f"{self.ctx.candidate_name} could not be removed ({error}); the next trial does it"
+            )
+
+
+def _cancelled(by: str, why: str, trigger: Trigger) -> Step:
+    words = f"{'rollback' if trigger is Trigger.ROLLBACK else 'cancel'} asked by {by}" + (f": {why}" if why else "")
+    return Step(trigger, words, Outcome.CANCELLED)
+
+
+def _timed_out(state: State, ctx: Context) -> Step:
+    sentence = f"{state.value} took longer than its {ctx.deadline.allowed_s:.0f} s"
+    lines = ctx.watch.last_lines(20) if ctx.watch else ()
+    failure = Failure(kind="hang", sentence=sentence, lines=lines, hint="see the log; `specd extend` gives more time")
+    return Step(Trigger.TIMED_OUT, sentence, Outcome.FAILED, failure)
+
+
+def _from_error(state: State, error: SpecdError) -> Step:
+    failure = Failure(kind=error.code, sentence=error.what, hint=error.next_step)
+    return Step(Trigger.FAILED, f"{state.value}: {error.what}", Outcome.FAILED, failure)
+
+
+def _masked(failure: Failure, ctx: Context) -> Failure:
+    return dataclasses.replace(
+        failure, sentence=ctx.mask(failure.sentence), lines=tuple(ctx.mask(line) for line in failure.lines)
+    )
+
+
+def _allowed_s(deadlines: Deadlines, state: State) -> float:
+    return float(getattr(deadlines, f"{state.name.lower()}_s", float("inf")))
+
+
+def _stall_s(deadlines: Deadlines, state: State, extra_s: float) -> float:
+    limit = float(getattr(deadlines, f"{state.name.lower()}_stall_s", 0.0))
+    return limit + extra_s if limit else 0.0

@@ -1,0 +1,191 @@
+"""One trial, end to end, through the real daemon: what it finds, and that the baseline is back whatever goes wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.rig import Daemon, Site
+from tests.rig.daemon import write_trial
+
+
+async def test_a_slower_candidate_is_measured_and_the_baseline_restored(site: Site) -> None:
+    before, invocation = site.fingerprint(), site.invocation()
+    async with Daemon(site) as daemon:
+        shown = await daemon.settled(await daemon.submit())
+        states = [move["state"] for move in shown["history"]]
+        events = (await daemon.client.get("/v1/events.json", since=0, limit=10000))["events"]
+    assert shown["state"] == "restored", shown["reason"]
+    assert states == [
+        *("baseline", "write-unit", "verify", "restart", "loading", "cudagraph-compile", "ready", "benchmark"),
+        *("rollback", "restored"),
+    ]
+    assert shown["outcome"] == "worse", shown["reason"]
+    comparison = shown["comparison"]
+    assert comparison["low"] <= comparison["estimate"] <= comparison["high"] < 0
+    assert shown["baseline"]["invocation"] == invocation
+    assert shown["candidate"]["invocation"] not in {"", invocation}
+    assert shown["candidate"]["levels"][0]["acceptance_length"] > 1
+    assert "acceptance_length" not in shown["baseline"]["levels"][0]
+    assert shown["guard"]["state"] == "disarmed"
+    assert not [check for check in shown["checks"] if check["status"] == "failed"]
+    assert site.answers()
+    assert site.fingerprint() == before
+    assert site.traces() == []
+    stages = {event["stage"] for event in events if event["type"] == "StageProgressed" and event["state"] == "loading"}
+    assert stages, "loading showed no progress"
+    assert "hf_not-to-be-shown" not in json.dumps(shown) + json.dumps(events)
+
+
+# The fault, the class the trial must give it, and the state it must fail in.
+FAULTS = [
+    ("die:import:1", {"unexpected-exit", "engine-died", "unknown"}, "loading"),
+    ("die:weights:1", {"engine-died", "missing-file", "unknown"}, "loading"),
+    ("die:compile:0", {"engine-died", "compile", "unexpected-exit"}, "cudagraph-compile"),
+    ("die:capture:1,orphans", {"engine-died", "gpu-memory", "compile", "unknown"}, "cudagraph-compile"),
+    ("hang:weights", {"hang"}, "loading"),
+    ("hang:capture", {"hang"}, "cudagraph-compile"),
+    ("oom:weights", {"gpu-memory", "hang"}, "loading"),
+    ("never-ready", {"hang"}, "cudagraph-compile"),
+    ("no-token", {"no-token"}, "ready"),
+    ("http-500", {"refused", "no-token"}, "ready"),
+    ("wrong-model-name", {"model-missing", "refused"}, "ready"),
+    ("error-in-stream:3", {"refused", "no-token", None}, None),
+    ("cut-stream:5", None, None),
+    ("die-serving:2", {"engine-died", "unexpected-exit", "killed"}, None),
+    ("ignore-sigterm", None, None),
+    ("slow-stop:60", None, None),
+    ("spec-inactive", {"settings", "speculation-inactive"}, None),
+    ("spec-inactive:silent", {"speculation-inactive", "settings"}, None),
+]
+
+
+@pytest.mark.parametrize(("fault", "classes", "failing_state"), FAULTS, ids=[fault for fault, *_ in FAULTS])
+async def test_a_fault_of_the_candidate_ends_in_a_restored_baseline(
+    embedded_site: Site, fault: str, classes: set[str | None] | None, failing_state: str | None
+) -> None:
+    site = embedded_site
+    before = site.fingerprint()
+    async with Daemon(site) as daemon:
+        shown = await daemon.settled(await daemon.submit(env={"SPECD_REHEARSAL_FAULT": fault}))
+    assert shown["state"] == "restored", shown["reason"]
+    states = [move["state"] for move in shown["history"]]
+    if failing_state:
+        assert states[states.index("rollback") - 1] == failing_state, shown["reason"]
+    if classes:
+        assert shown["class"] in classes, (shown["class"], shown["reason"])
+        if None not in classes:
+            assert shown["outcome"] in {"failed", "invalid"}
+            assert shown["reason"]
+    assert site.answers()
+    assert site.fingerprint() == before
+    assert site.traces() == []
+
+
+REFUSED = [
+    ({"no-such-flag": 1}, "no-such-flag"),
+    (
+        {"speculative-config": {"method": "ngram", "num_speculative_tokens": 5, "promt_lookup_max": 4}},
+        "promt_lookup_max",
+    ),
+    ({"speculative-config": {"method": "ngram"}}, "num_speculative_tokens"),
+    ({"max-model-len": "abc"}, "max-model-len"),
+]
+
+
+@pytest.mark.parametrize(("flags", "named"), REFUSED, ids=[named for _, named in REFUSED])
+async def test_what_the_engine_would_refuse_is_refused_before_the_restart(
+    site: Site, flags: dict[str, object], named: str
+) -> None:
+    invocation = site.invocation()
+    async with Daemon(site) as daemon:
+        shown = await daemon.settled(await daemon.submit(flags))
+    assert shown["state"] == "withdrawn"
+    assert shown["outcome"] == "failed"
+    assert named.replace("-", "_") in shown["reason"].replace("-", "_")
+    assert site.invocation() == invocation
+    assert site.traces() == []
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["baseline", "write-unit", "verify", "restart", "loading", "cudagraph-compile", "ready", "benchmark"],
+)
+async def test_a_cancel_in_each_state_leaves_the_baseline_serving(site: Site, state: str) -> None:
+    before = site.fingerprint()
+    async with Daemon(site) as daemon:
+        trial = await daemon.submit()
+        await daemon.reached(trial, state)
+        await daemon.client.post(f"/v1/trials/{trial}/cancel", {"by": "a test", "why": state})
+        shown = await daemon.settled(trial)
+    assert shown["outcome"] == "cancelled"
+    assert shown["state"] in {"withdrawn", "restored"}
+    assert "a test" in shown["reason"]
+    assert site.answers()
+    assert site.fingerprint() == before
+    assert site.traces() == []
+
+
+async def test_a_baseline_that_does_not_come_back_is_loud_and_retried_by_command(site: Site) -> None:
+    async with Daemon(site) as daemon:
+        trial = await daemon.submit()
+        await daemon.reached(trial, "benchmark")
+        site.set_baseline_environment(SPECD_REHEARSAL_FAULT="die:weights:1")
+        shown = await daemon.settled(trial, within_s=120)
+        assert shown["state"] == "rollback-failed"
+        assert "serving" in shown
+        assert "not proven" in shown["serving"]
+        again = daemon.command("submit", str(write_trial(site.directory / "t.toml", {"max-num-seqs": 8})))
+        assert again.returncode == 4, again.stderr
+        assert "rollback" in again.stderr
+        daemon.kill()
+        await daemon.start()
+        assert (await daemon.client.trial(trial))["state"] == "rollback-failed"
+        site.set_baseline_environment()
+        done = daemon.command("rollback", "llm")
+        assert done.returncode == 0, done.stderr
+        await daemon.reached(trial, "restored")
+    assert site.answers()
+    assert site.traces() == []
+
+
+async def test_a_better_candidate_is_kept_if_asked_and_can_be_taken_back(site: Site) -> None:
+    faster = {"speculative-config": {"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_max": 2}}
+    policy = '[services.llm.policy]\nafter_better = "keep"\nmargin = 0.01\n'
+    async with Daemon(site, policy) as daemon:
+        trial = await daemon.submit(faster, env={"SPECD_REHEARSAL": json.dumps(_fast_script())})
+        shown = await daemon.settled(trial)
+        assert shown["outcome"] == "better", shown["reason"]
+        assert shown["state"] == "kept"
+        assert shown["guard"]["state"] == "disarmed"
+        assert site.answers()
+        assert not site.is_active()
+        await daemon.client.post("/v1/services/llm/rollback", {"by": "a test"})
+        await daemon.reached(trial, "restored")
+        assert site.is_active()
+        assert site.answers()
+    assert site.traces() == []
+
+
+def _fast_script() -> dict[str, object]:
+    from tests.rig import SCRIPT
+
+    return {**SCRIPT, "acceptance": 0.98, "acceptance_spread": 0.0, "ngram_match_rate": 1.0, "slope": 0.02}
+
+
+async def test_an_unreachable_daemon_and_a_bad_file_have_their_exit_codes(embedded_site: Site, tmp_path: Path) -> None:
+    trial = write_trial(tmp_path / "t.toml", {"max-num-seqs": 8})
+    async with Daemon(embedded_site) as daemon:
+        bad = tmp_path / "bad.toml"
+        bad.write_text('[[trial]]\nname = "x"\nservice = "lm"\nflagz = 1\n')
+        refused = daemon.command("submit", str(bad))
+        assert refused.returncode == 2
+        assert "flagz" in refused.stderr
+        assert "llm" in refused.stderr
+        assert daemon.command("show", "no-such-trial").returncode == 2
+        assert daemon.command("rollback", "llm").returncode == 4
+        planned = daemon.command("plan", str(trial), "--json")
+        assert planned.returncode == 0, planned.stderr
+        assert json.loads(planned.stdout)["plans"][0]["ok"] is True
+    gone = daemon.command("trials")
+    assert gone.returncode == 3

@@ -1,0 +1,8 @@
+"""Whole installations for scenario tests: a service that runs the rehearsal engine, and the real daemon beside it."""
+
+from tests.rig.daemon import Daemon
+from tests.rig.embedded import EmbeddedSite
+from tests.rig.remote import RemoteSite
+from tests.rig.site import SCRIPT, Site
+
+__all__ = ["SCRIPT", "Daemon", "EmbeddedSite", "RemoteSite", "Site"]

@@ -1,0 +1,128 @@
+"""The real daemon as a process of its own, driven through its API and its command line."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from specd.cli.client import ApiClient
+from specd.errors import DaemonUnreachable
+from tests.rig.site import Site, config_text
+
+__all__ = ["Daemon"]
+
+SETTLED = {"kept", "restored", "withdrawn", "rollback-failed"}
+
+
+class Daemon:
+    """`specd start` beside a site; an async context manager."""
+
+    def __init__(self, site: Site, extra_config: str = "") -> None:
+        self.site = site
+        self.config = site.directory / "config.toml"
+        self.config.write_text(config_text(site, extra_config))
+        self.socket = site.directory / "run" / "s"
+        self._log = (site.directory / "daemon.log").open("ab")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.client = ApiClient(str(self.socket))
+
+    async def __aenter__(self) -> "Daemon":
+        await self.client.__aenter__()
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.client.__aexit__(None, None, None)
+        self.end(signal.SIGTERM)
+        self._log.close()
+
+    async def start(self) -> None:
+        """Start the process and wait until it answers."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "specd", "--config", str(self.config), "start"],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await self.client.health()
+                    return
+                except DaemonUnreachable:
+                    assert self._process.poll() is None, self.log_tail()
+                    await asyncio.sleep(0.02)
+
+    def end(self, number: int) -> int | None:
+        """Signal the process and wait for its end; returns its exit status."""
+        if self._process is None or self._process.poll() is not None:
+            return None
+        os.kill(self._process.pid, number)
+        return self._process.wait(timeout=20)
+
+    def kill(self) -> None:
+        """kill -9: no handler runs."""
+        self.end(signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def log_tail(self) -> str:
+        return (self.site.directory / "daemon.log").read_text()[-4000:]
+
+    async def submit(self, flags: dict[str, Any] | None = None, **spec: Any) -> str:
+        """Queue one trial and return its id; flags default to n-gram speculation."""
+        ngram = {"speculative-config": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}}
+        text = trial_toml(ngram if flags is None else flags, **spec)
+        answer = await self.client.post("/v1/trials", {"file": "t.toml", "text": text})
+        return str(answer["trials"][0]["id"])
+
+    async def reached(self, trial: str, *states: str, within_s: float = 60) -> dict[str, Any]:
+        """Wait for the move into one of the states, through the event stream; returns that event."""
+        async with asyncio.timeout(within_s), self.client.events(0, trial) as events:
+            async for event in events:
+                if event["type"] == "TrialMoved" and event["target"] in states:
+                    return dict(event)
+                if event["type"] == "TrialMoved" and event["target"] in SETTLED:
+                    raise AssertionError(f"settled in {event['target']} before {states}: {event['cause']}")
+        raise AssertionError("the event stream ended")
+
+    async def settled(self, trial: str, within_s: float = 90) -> dict[str, Any]:
+        """Wait until the trial has settled or is parked; returns it whole."""
+        await self.reached(trial, *SETTLED, within_s=within_s)
+        return dict(await self.client.trial(trial))
+
+    def command(self, *words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run `specd WORDS` against this daemon."""
+        argv = [sys.executable, "-m", "specd", "--config", str(self.config), *words]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def trial_toml(flags: dict[str, Any], *, env: dict[str, str] | None = None, name: str = "t", **spec: Any) -> str:
+    """Return a trial file's text with one trial."""
+    lines = ["[[trial]]", f"name = {json.dumps(name)}", 'service = "llm"']
+    lines += [f"{key} = {_toml(value)}" for key, value in spec.items()]
+    lines += ["[trial.flags]", *(f"{json.dumps(key)} = {_toml(value)}" for key, value in flags.items())]
+    lines += ["[trial.env]", *(f"{key} = {json.dumps(value)}" for key, value in (env or {}).items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return '"null"' if value is None else json.dumps(value)
+
+
+def write_trial(path: Path, flags: dict[str, Any], **spec: Any) -> Path:
+    """Write a trial file with one trial and return its path."""
+    path.write_text(trial_toml(flags, **spec))
+    return path

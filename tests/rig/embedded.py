@@ -1,0 +1,118 @@
+"""A machine without systemd: the supervisor with the rehearsal engine as its enabled unit."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.rig.site import SCRIPT
+
+__all__ = ["EmbeddedSite"]
+
+
+class EmbeddedSite:
+    """A supervisor's directory with `llm.service`; everything it started ends with `close`."""
+
+    name = "embedded"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.units = directory / "u"
+        (self.units / "units").mkdir(parents=True, mode=0o700)
+        self.units.chmod(0o700)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._environment_file = directory / "llm.env"
+        self._environment_file.write_text("# Read at each start.\n")
+        unit = {
+            "description": "the model",
+            "argv": [sys.executable, "-m", "specd.rehearsal", "serve", "tiny-moe", "--port", str(self.port)],
+            "environment": {"SPECD_REHEARSAL": json.dumps(SCRIPT), "HF_TOKEN": "hf_not-to-be-shown"},
+            "environment_files": [str(self._environment_file)],
+            "stop_timeout_s": 5,
+            "enabled": True,
+        }
+        (self.units / "units" / "llm.service.json").write_text(json.dumps(unit))
+        read_end, self._lifeline = os.pipe()
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-m", "specd.supervisor", str(self.units), "--lifeline", str(read_end)],
+            pass_fds=(read_end,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(read_end)
+        self.wait_until_serving()
+
+    def close(self) -> None:
+        """End the supervisor and all it started."""
+        os.close(self._lifeline)
+        self._supervisor.wait(timeout=30)
+
+    def host_config(self) -> str:
+        return f'[hosts.site]\nmanager = "embedded"\ndirectory = {json.dumps(str(self.units))}'
+
+    def ask(self, do: str, **fields: object) -> dict[str, Any]:
+        """Send one request to the supervisor and return its answer."""
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(10)
+            here = os.open(self.units, os.O_RDONLY)
+            try:
+                line.connect(f"/proc/self/fd/{here}/supervisor.sock")
+            finally:
+                os.close(here)
+            line.sendall(json.dumps({"id": 1, "do": do, **fields}).encode() + b"\n")
+            answer: dict[str, Any] = json.loads(line.makefile().readline())
+        return answer
+
+    def _status(self, unit: str) -> dict[str, Any]:
+        answer = self.ask("status", unit=unit)
+        found: dict[str, Any] = answer.get("status") or answer
+        return found
+
+    def invocation(self, unit: str = "llm.service") -> str:
+        return str(self._status(unit).get("invocation") or "")
+
+    def is_active(self, unit: str = "llm.service") -> bool:
+        return self._status(unit).get("active") == "active"
+
+    def answers(self) -> bool:
+        body = json.dumps({"model": "tiny-moe", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4})
+        url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
+        request = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as reply:
+                return bool(json.load(reply)["usage"]["completion_tokens"] > 0)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def wait_until_serving(self) -> None:
+        """Wait until the service generates a token."""
+        deadline = time.monotonic() + 20
+        while not self.answers():
+            assert time.monotonic() < deadline, "the baseline does not come up"
+            time.sleep(0.05)
+
+    def fingerprint(self) -> dict[str, str]:
+        unit = self.units / "units" / "llm.service.json"
+        return {str(unit): unit.read_text()}
+
+    def traces(self) -> list[str]:
+        files = [path.name for path in (self.units / "units").iterdir() if path.name.startswith("specd-")]
+        guards = self.ask("guards").get("guards") or []
+        return files + [f"guard {guard}" for guard in guards]
+
+    def set_baseline_environment(self, **values: str) -> None:
+        text = "".join(f"{name}={json.dumps(value)}\n" for name, value in values.items())
+        self._environment_file.write_text("# Read at each start.\n" + text)
+
+    def stop_baseline(self) -> None:
+        self.ask("stop", unit="llm.service")

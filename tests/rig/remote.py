@@ -1,0 +1,69 @@
+"""A GPU host: a real systemd behind a real sshd, the rehearsal engine as its unit."""
+
+import json
+from pathlib import Path
+
+from specd.rehearsal.archive import build
+from tests.rig.site import SCRIPT
+from tests.testhost import TestHost
+from tests.testhost.errors import HostError
+from tests.testhost.power import wait_until
+from tests.testhost.rehearsal import MODEL_NAME, UNIT, is_healthy, request, write_rehearsal_unit
+
+__all__ = ["RemoteSite"]
+
+
+class RemoteSite:
+    """A booted test host with `llm.service`, reached over ssh as root or as `operator` with sudo."""
+
+    name = "systemd"
+
+    def __init__(self, directory: Path, host: TestHost, *, user: str = "root") -> None:
+        self.directory = directory
+        self.host = host
+        self._user = user
+        self.environment: dict[str, str] = {"HF_TOKEN": "hf_not-to-be-shown"}
+        self._write()
+        host.systemctl("start", UNIT)
+        self.wait_until_serving()
+
+    def _write(self) -> None:
+        write_rehearsal_unit(self.host, build(), script=SCRIPT, environment=self.environment)
+
+    def wait_until_serving(self) -> None:
+        """Wait until the service generates a token."""
+        wait_until(lambda: is_healthy(self.host) and self.answers(), 30, "the baseline serves")
+
+    def host_config(self) -> str:
+        alias = self.host.alias if self._user == "root" else self.host.operator_alias
+        become = '\nbecome = "sudo"' if self._user != "root" else ""
+        return f'[hosts.site]\nssh = "{alias}"\nssh_config = {json.dumps(str(self.host.ssh_config))}{become}'
+
+    def invocation(self, unit: str = "llm.service") -> str:
+        return self.host.show(unit, "InvocationID")["InvocationID"]
+
+    def is_active(self, unit: str = "llm.service") -> bool:
+        return self.host.is_active(unit)
+
+    def answers(self) -> bool:
+        body = {"model": MODEL_NAME, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+        try:
+            return bool(json.loads(request(self.host, "/v1/chat/completions", body))["usage"]["completion_tokens"] > 0)
+        except HostError:
+            return False
+
+    def fingerprint(self) -> dict[str, str]:
+        enabled = self.host.systemctl("is-enabled", UNIT, check=False).strip()
+        return {**self.host.snapshot("/etc/systemd/system"), "enabled": enabled}
+
+    def traces(self) -> list[str]:
+        listed = self.host.exec(["systemctl", "list-units", "--all", "--plain", "--no-legend", "specd*"], check=False)
+        files = [name for name in self.host.snapshot("/run/systemd/system") if "specd" in name]
+        return files + [line.split()[0] for line in listed.stdout.decode().splitlines() if line.strip()]
+
+    def set_baseline_environment(self, **values: str) -> None:
+        text = "".join(f"{name}={json.dumps(value)}\n" for name, value in {**self.environment, **values}.items())
+        self.host.put(f"/etc/rehearsal/{UNIT}.env", "# Read at each start.\n" + text, mode=0o640)
+
+    def stop_baseline(self) -> None:
+        self.host.systemctl("stop", UNIT)
