@@ -147,8 +147,8 @@ class CommandHost(ABC):
     ) -> tuple[list[str], Mapping[str, str] | None]:
         if not argv or not argv[0]:
             raise HostError("no command was given", host=self.name)
-        if any("\0" in word for word in argv):
-            raise HostError(f"an argument of {argv[0]} holds a NUL byte", host=self.name)
+        if any("\0" in word for word in (*argv, *(env or {}), *(env or {}).values())):
+            raise HostError(f"an argument or a variable for {argv[0]} holds a NUL byte", host=self.name)
         if privileged and self._uses_sudo:
             return with_sudo(argv, env), None
         return list(argv), env

@@ -4,8 +4,8 @@ Honoured, for every hop by its own part of the files: Host, Match, Include, Host
 ProxyCommand, IdentityFile, IdentitiesOnly, IdentityAgent, CertificateFile, PKCS11Provider, PreferredAuthentications,
 UserKnownHostsFile, GlobalKnownHostsFile, HostKeyAlias, HostKeyAlgorithms, KexAlgorithms, Ciphers, MACs,
 CASignatureAlgorithms, AddressFamily, BindAddress, Compression, RekeyLimit, TCPKeepAlive, SetEnv and the Canonicalize
-ones. Without effect on purpose: ControlMaster and its kin (one connection is kept anyway), SendEnv, forwards, RequestTTY,
-RemoteCommand, ServerAliveInterval and ConnectTimeout (the host's settings in specd's own configuration count).
+ones. Without effect on purpose: ControlMaster and its kin (one connection is kept anyway), SendEnv, forwards,
+RequestTTY, RemoteCommand, ServerAliveInterval and ConnectTimeout (the settings of specd's own configuration count).
 """
 
 import fnmatch
@@ -67,7 +67,7 @@ def unsupported_directives(settings: HostSettings) -> list[str]:
                 if option == "proxyjump":
                     wanted += [_name_of(jump) for jump in values[0].split(",") if jump.lower() != "none"]
                 elif option == "stricthostkeychecking" and values[0].lower() in _NEVER_STRICT:
-                    notes[f"{place}: StrictHostKeyChecking {values[0]} has no effect: host keys are always checked"] = (
+                    notes[f"{place}: StrictHostKeyChecking {values[0]} has no effect: keys are always checked"] = (
                         None
                     )
                 elif option in _UNSUPPORTED and values[0].lower() not in ("no", "none"):
