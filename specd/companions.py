@@ -37,7 +37,7 @@ class Companions:
 
     async def enter(self, state: State) -> None:
         """Start and end what the state needs beside its work."""
-        if state in _GUARDED and self._guard is None:
+        if state in _GUARDED and (self._guard is None or self._guard.done()):
             self._guard = self._spawn(self._keep_guard(), "guard")
         if state in _WATCHED and self._watch is None:
             invocation = str(self._ctx.fact("candidate.invocation"))

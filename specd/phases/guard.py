@@ -9,7 +9,9 @@ __all__ = ["arm_guard", "disarm_guard", "has_fired"]
 
 
 async def arm_guard(ctx: Context) -> None:
-    """Arm the guard on the host, or renew its lease."""
+    """Arm the guard on the host, or renew its lease; one that has fired is told and armed afresh."""
+    if await has_fired(ctx):
+        await ctx.manager.disarm_guard(ctx.row.id)
     lease_s = ctx.service.guard.lease_s
     plan = GuardPlan(trial=ctx.row.id, candidate=ctx.candidate_name, baseline=ctx.service.unit, lease_s=lease_s)
     await ctx.manager.arm_guard(plan)

@@ -75,7 +75,8 @@ class EmbeddedSite:
 
     def _status(self, unit: str) -> dict[str, Any]:
         answer = self.ask("status", unit=unit)
-        found: dict[str, Any] = answer.get("status") or answer
+        assert "ok" in answer, answer
+        found: dict[str, Any] = answer["ok"]
         return found
 
     def invocation(self, unit: str = "llm.service") -> str:
@@ -107,8 +108,8 @@ class EmbeddedSite:
 
     def traces(self) -> list[str]:
         files = [path.name for path in (self.units / "units").iterdir() if path.name.startswith("specd-")]
-        guards = self.ask("guards").get("guards") or []
-        return files + [f"guard {guard}" for guard in guards]
+        state = json.loads((self.units / "state.json").read_text())
+        return files + [f"guard {guard}" for guard in state["guards"]]
 
     def set_baseline_environment(self, **values: str) -> None:
         text = "".join(f"{name}={json.dumps(value)}\n" for name, value in values.items())

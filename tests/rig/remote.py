@@ -59,7 +59,7 @@ class RemoteSite:
     def traces(self) -> list[str]:
         listed = self.host.exec(["systemctl", "list-units", "--all", "--plain", "--no-legend", "specd*"], check=False)
         files = [name for name in self.host.snapshot("/run/systemd/system") if "specd" in name]
-        return files + [line.split()[0] for line in listed.stdout.decode().splitlines() if line.strip()]
+        return files + [line.split()[0] for line in listed.stdout.splitlines() if line.strip()]
 
     def set_baseline_environment(self, **values: str) -> None:
         text = "".join(f"{name}={json.dumps(value)}\n" for name, value in {**self.environment, **values}.items())
