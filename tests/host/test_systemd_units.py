@@ -185,6 +185,16 @@ async def test_an_instance_of_a_template_keeps_the_meaning_of_its_name(host: Tes
     assert host.get("/tmp/dump-pre") == b"pre big-one case\n"
 
 
+async def test_output_that_does_not_go_to_the_journal_is_named_and_the_candidates_does(host: TestHost) -> None:
+    unit = put_case(host, "logged", {"unit": f"[Service]\nStandardOutput=append:/tmp/dump.log\nExecStart={DUMP}\n"})
+    manager = manager_on(host)
+    base = await manager.facts(unit)
+    assert base.extra["log_target"] == "append:/tmp/dump.log"
+    candidate = render(host, base, "logged", argv=("/bin/echo", "to the journal"))
+    await manager.install(candidate)
+    assert (await manager.facts(candidate.name)).extra["log_target"] == "journal"
+
+
 async def test_an_alias_is_read_as_the_unit_it_names(host: TestHost) -> None:
     unit = put_case(host, "aliased", {"unit": f"[Service]\nExecStart={DUMP} x\n"})
     host.exec(["ln", "-s", f"/etc/systemd/system/{unit}", "/etc/systemd/system/case-other.service"])

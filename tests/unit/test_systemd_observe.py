@@ -123,7 +123,7 @@ LISTEN 0 128 *:9 *:* cgroup:/user.slice/user-1.slice/user@1.service/app.slice/a.
         (0, "", "a.service"),
     ]
     assert unit_of_cgroup("0::/system.slice/docker-abc.scope") == "docker-abc.scope"
-    assert unit_of_cgroup("/init.scope/x") == ""
+    assert unit_of_cgroup("/user.slice/x") == ""
 
 
 def test_diagnostics_are_those_of_one_unit_whatever_its_name() -> None:

@@ -64,11 +64,12 @@ def facts(text: str = UNIT, **extra: str) -> UnitFacts:
     )
 
 
-def render(
-    base: UnitFacts, argv: tuple[str, ...] = ("/opt/vllm", "serve", "x y"), env: Mapping[str, str | None] = {}
-) -> Candidate:  # noqa: B006
+ARGV = ("/opt/vllm", "serve", "x y")
+
+
+def render(base: UnitFacts, argv: tuple[str, ...] = ARGV, env: Mapping[str, str | None] | None = None) -> Candidate:
     return render_candidate(
-        base, name="specd-t.service", trial="t", installation="i", argv=argv, env=env, stop_timeout_s=15
+        base, name="specd-t.service", trial="t", installation="i", argv=argv, env=env or {}, stop_timeout_s=15
     )
 
 
@@ -167,6 +168,23 @@ def test_variables_that_can_not_be_set_are_refused() -> None:
     for env in ({"A B": "1"}, {"A": "x\0"}, {"A": "x" * 140_000}):
         with pytest.raises(UnitError):
             render(facts(), env=env)
+
+
+def test_a_dynamic_user_and_a_slice_stay_the_same() -> None:
+    candidate = render(facts(DynamicUser="yes", Slice="system-vllm.slice"))
+    assert values(candidate, "Service", "User") == ["base"]
+    assert values(candidate, "Service", "Slice") == ["system-vllm.slice"]
+    assert values(render(facts(Slice="system.slice")), "Service", "Slice") == []
+
+
+def test_credentials_are_the_candidates_own() -> None:
+    base = dataclasses.replace(
+        facts("[Service]\nEnvironment=CERT=%d/cert\nLoadCredential=key:/etc/key\nExecStart=/opt/vllm\n"),
+        environment={"CERT": "/run/credentials/base.service/cert"},
+    )
+    candidate = render(base, ("/opt/vllm", "--key-file=/run/credentials/base.service/key"))
+    assert candidate.argv == ("/opt/vllm", "--key-file=/run/credentials/specd-t.service/key")
+    assert candidate.environment == {"CERT": "/run/credentials/specd-t.service/cert"}
 
 
 def test_dependencies_from_directories_come_along() -> None:

@@ -1,4 +1,4 @@
-"""Words of a command line as systemd expands and reads them; expectations are what systemd 252 did with the same text."""
+"""Words of a command line as systemd expands and reads them; expected is what systemd 252 did with the same text."""
 
 import pytest
 from hypothesis import given

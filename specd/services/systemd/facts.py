@@ -3,14 +3,14 @@
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from specd.errors import UnitError
 from specd.services.service import UnitFacts
 from specd.services.systemd.bus import ExecCommand, Properties, check_unit_name, microseconds
 from specd.services.systemd.scope import Scope
 from specd.services.systemd.specifier import UnitName
-from specd.services.systemd.unitfile import join_text
+from specd.services.systemd.unitfile import join_text, parse_unit
 from specd.services.systemd.variables import UnitEnvironment, read_environment
 from specd.services.systemd.words import expand_variables
 
@@ -26,7 +26,7 @@ _LISTS = (
     "RequiredBy", "BoundBy", "ConsistsOf", "RequisiteOf", "TriggeredBy", "Requires", "Wants", "BindsTo",
     "Requisite",
 )  # fmt: skip
-_LOGGED = frozenset({"journal", "journal+console", "syslog", "syslog+console", "kmsg", "kmsg+console", "inherit"})
+_LOGGED = frozenset({"", "journal", "journal+console", "syslog", "syslog+console", "kmsg", "kmsg+console", "inherit"})
 
 # Prints every drop-in that lies on systemd's search path for the names given, in the search path's order.
 _DROP_INS_SCRIPT = """\
@@ -61,7 +61,8 @@ async def read_facts(scope: Scope, name: str) -> UnitFacts:
             unit=name,
             next_step="run systemctl daemon-reload if it is meant to count, or remove it",
         )
-    contents = dict(zip((fragment, *drop_ins), texts, strict=True))
+    bodies = dict(zip((fragment, *drop_ins), texts, strict=True))
+    contents = {path: body.decode(errors="replace") for path, body in bodies.items()}
     argv = tuple(expand_variables(command.argv, environment.whole) if command.expands else command.argv)
     return UnitFacts(
         name=name,
@@ -70,11 +71,11 @@ async def read_facts(scope: Scope, name: str) -> UnitFacts:
         user=properties.text("User"),
         working_directory=properties.text("WorkingDirectory").removeprefix("!"),
         enabled=properties.text("UnitFileState"),
-        files={path: hashlib.sha256(body).hexdigest() for path, body in (contents | dict(environment.files)).items()},
-        text=join_text({path: body.decode(errors="replace") for path, body in contents.items()}),
+        files={path: hashlib.sha256(body).hexdigest() for path, body in (bodies | dict(environment.files)).items()},
+        text=join_text(contents),
         fragment_path=fragment,
         drop_in_paths=drop_ins,
-        extra=await _extra(scope, properties, command, argv, environment, list(contents)),
+        extra=await _extra(scope, properties, command, argv, environment, contents),
     )
 
 
@@ -140,7 +141,7 @@ async def _extra(
     command: ExecCommand,
     argv: tuple[str, ...],
     environment: UnitEnvironment,
-    files: Sequence[str],
+    contents: Mapping[str, str],
 ) -> dict[str, str]:
     extra = {key: properties.text(key) for key in _TEXTS}
     for key in _TIMES:
@@ -156,16 +157,26 @@ async def _extra(
     extra["main_pid"] = str(properties.number("MainPID"))
     extra["missing_environment_files"] = "\n".join(environment.missing)
     extra["unit_dir"] = scope.candidate_dir()
-    outputs = {properties.text("StandardOutput"), properties.text("StandardError")} - {""}
-    extra["log_target"] = " ".join(sorted(outputs - _LOGGED)) or "journal"
+    extra["log_target"] = _log_target(properties, contents)
     modes, mismatch = await asyncio.gather(
-        scope.script(_MODES_SCRIPT, *files, *(environment.files if argv != command.argv else ())),
+        scope.script(_MODES_SCRIPT, *contents, *(environment.files if argv != command.argv else ())),
         _mismatch(scope, properties, argv, command.path),
     )
     extra["file_mode"] = _tightest(modes.text.split())
     if mismatch:
         extra["argv_mismatch"] = mismatch
     return extra
+
+
+def _log_target(properties: Properties, contents: Mapping[str, str]) -> str:
+    """Return "journal", or where else output goes: as written, since D-Bus does not tell a file's path."""
+    written = {item.key: item.value for text in contents.values() for item in parse_unit(text)}
+    elsewhere = [
+        written.get(key) or properties.text(key)
+        for key in ("StandardOutput", "StandardError")
+        if properties.text(key) not in _LOGGED
+    ]
+    return " ".join(dict.fromkeys(elsewhere)) or "journal"
 
 
 def _tightest(modes: Sequence[str]) -> str:

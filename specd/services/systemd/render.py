@@ -1,5 +1,6 @@
 """Making a candidate unit: everything the baseline's unit sets, with another command and rules of its own."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from specd.errors import UnitError
@@ -38,6 +39,8 @@ _TYPE_REASONS = {
     "dbus": "its D-Bus name can belong to one unit only",
 }
 _NAMES_DEPENDENCIES = frozenset({"Requires", "Wants", "BindsTo", "Requisite"})
+_USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}")
+_DEFAULT_SLICES = frozenset({"", "-.slice", "system.slice", "app.slice"})
 _KNOWN_PREFIXES = frozenset("-@:+!")
 
 
@@ -54,6 +57,9 @@ def render_candidate(
     """Make the candidate; the same input gives the same bytes. Raises UnitError for what can't be expressed."""
     _refuse_impossible(base)
     _check_environment(env)
+    # %d means another directory in a unit of another name.
+    theirs, ours = f"/credentials/{base.name}", f"/credentials/{name}"
+    argv = tuple(word.replace(theirs, ours) for word in argv)
     items = _carried(base)
     directory = base.extra.get("unit_dir", "/run/systemd/system")
     path = f"{directory}/{name}"
@@ -77,7 +83,7 @@ def render_candidate(
         path=path,
         content=content.encode(),
         argv=argv,
-        environment=_intended(base, env),
+        environment={key: value.replace(theirs, ours) for key, value in _intended(base, env).items()},
         side_files={side_path: encode_environment(changes).encode()} if changes else {},
     )
 
@@ -190,9 +196,13 @@ def _service_lines(
     lines = [f"UnsetEnvironment={' '.join(encode_word(entry, variables=False) for entry in unset)}"] if unset else []
     if side_path:
         lines.append(f"EnvironmentFile={side_path.replace('%', '%%')}")
-    if base.extra.get("DynamicUser") == "yes" and not base.user and base.name.partition(".")[0].isalnum():
+    prefix = UnitName(base.name).prefix
+    if base.extra.get("DynamicUser") == "yes" and not base.user and _USER_NAME.fullmatch(prefix):
         # The dynamic user is named after the unit; directories it owns must stay readable for the candidate.
-        lines.append(f"User={base.name.partition('.')[0]}")
+        lines.append(f"User={prefix}")
+    if (slice_unit := base.extra.get("Slice", "")) not in _DEFAULT_SLICES:
+        # Instances of a template have a slice of their own by default.
+        lines.append(f"Slice={slice_unit.replace('%', '%%')}")
     same_program = argv[:1] == base.argv[:1]
     command = encode_command(
         argv,

@@ -68,7 +68,8 @@ class Rights:
         name = "rights.systemctl"
         if (known := await self._needless(name)) is not None:
             return known
-        asked, tried = systemctl_forms(unit, self._candidate, self._trial, await self._scope.version())
+        full = unit if unit.endswith(".service") else f"{unit}.service"
+        asked, tried = systemctl_forms(full, self._candidate, self._trial, await self._scope.version())
         return await self._judge(name, asked, tried)
 
     async def write(self) -> Check:

@@ -1,5 +1,6 @@
 """One scope of a host's systemd (the system's, or the user's own) and the commands that speak to it."""
 
+import re
 from collections.abc import Mapping
 
 from specd.errors import BadAnswer, FileProblem
@@ -83,10 +84,9 @@ class Scope:
         """Return systemd's version, such as 252."""
         if not self._version:
             text = (await self.manager("Version")).text("Version")
-            digits = text.partition(".")[0].partition("~")[0].partition("-")[0]
-            if not digits.isdigit():
+            if (digits := re.match(r"v?(\d+)", text)) is None:
                 raise BadAnswer(f"systemd says it has version {text!r}", host=self.host.name)
-            self._version = int(digits)
+            self._version = int(digits[1])
         return self._version
 
     async def script(self, text: str, *arguments: str, check: bool = True, timeout_s: float = 30.0) -> Completed:
