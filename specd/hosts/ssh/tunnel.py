@@ -26,13 +26,15 @@ Connect = Callable[[], Awaitable[asyncssh.SSHClientConnection]]
 async def unix_socket(runtime_dir: Path, connect: Connect, address: str, port: int) -> AsyncIterator[Path]:
     """Listen on a new socket below `runtime_dir`; a connection whose far side can't be reached is closed at once."""
     busy: set[asyncio.Task[None]] = set()
+    is_open = True
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         busy.add(task)
         try:
-            await _relay(reader, writer, connect, address, port)
+            if is_open:  # one accepted just before the end begins just after it
+                await _relay(reader, writer, connect, address, port)
         finally:
             busy.discard(task)
             writer.close()
@@ -42,6 +44,7 @@ async def unix_socket(runtime_dir: Path, connect: Connect, address: str, port: i
         try:
             yield path
         finally:
+            is_open = False
             server.close()
             for task in busy:
                 task.cancel()
