@@ -25,6 +25,7 @@ class ApiServer:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.since: list[int] = []
         self.refusal: dict[str, Any] | None = None
+        self.trials_error: dict[str, Any] | None = None
         self.seq = 100
         self._streams: set[web.WebSocketResponse] = set()
         self._runner: web.AppRunner | None = None
@@ -34,7 +35,7 @@ class ApiServer:
         app = web.Application()
         app.router.add_get("/v1/health", self._health)
         app.router.add_get("/v1/services", self._of("services", lambda: self.services))
-        app.router.add_get("/v1/trials", self._of("trials", lambda: self.trials))
+        app.router.add_get("/v1/trials", self._trials)
         app.router.add_get("/v1/trials/{trial}", self._trial)
         app.router.add_get("/v1/trials/{trial}/log", self._log)
         app.router.add_get("/v1/events.json", self._past)
@@ -58,6 +59,10 @@ class ApiServer:
         self.seq += 1
         body = {**encode(event), "seq": self.seq}
         self.events.append(body)
+        await self.send(body)
+
+    async def send(self, body: Any) -> None:
+        """Send a frame to all streams, stored or not."""
         for stream in list(self._streams):
             await stream.send_str(json.dumps(body))
 
@@ -77,6 +82,11 @@ class ApiServer:
             return web.json_response({name: read()})
 
         return answer
+
+    async def _trials(self, _: web.Request) -> web.Response:
+        if self.trials_error is not None:
+            return web.json_response(self.trials_error, status=401)
+        return web.json_response({"trials": self.trials})
 
     async def _trial(self, request: web.Request) -> web.Response:
         found = self.wholes.get(request.match_info["trial"])

@@ -30,6 +30,7 @@ class ConsoleScreen(Screen[None]):
     """A screen between heading and footer."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-high")]  # noqa: RUF012
 
     @property
     def console(self) -> Console:
