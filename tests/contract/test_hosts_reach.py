@@ -179,13 +179,13 @@ async def test_tunnels_take_no_sessions(tmp_path: Path) -> None:
 
 async def test_leaving_with_open_connections(host: Host) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"welcome")
         await reader.read()
 
     async with listening(serve) as port:
         async with host.reach("127.0.0.1", port) as route:
             reader, writer = await connect(route)
-            writer.write(b"x")
-            await writer.drain()
+            assert await reader.readexactly(7) == b"welcome"
         if not host.is_local:
             assert await asyncio.wait_for(reader.read(), 2) == b""
         writer.close()

@@ -28,16 +28,13 @@ async def unix_socket(runtime_dir: Path, connect: Connect, address: str, port: i
     busy: set[asyncio.Task[None]] = set()
     is_open = True
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        busy.add(task)
-        try:
-            if is_open:  # one accepted just before the end begins just after it
-                await _relay(reader, writer, connect, address, port)
-        finally:
-            busy.discard(task)
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not is_open:  # accepted just before the end
             writer.close()
+            return
+        task = asyncio.create_task(_relay(reader, writer, connect, address, port))
+        busy.add(task)
+        task.add_done_callback(busy.discard)
 
     with _socket_path(runtime_dir) as path:
         server = await asyncio.start_unix_server(serve, path)
@@ -58,15 +55,16 @@ async def _relay(
     try:
         connection = await connect()
         far_reader, far_writer = await connection.open_connection(address, port)
-    except (HostError, asyncssh.Error, OSError):
-        return
-    try:
-        with contextlib.suppress(OSError, asyncssh.Error):
+        try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(_pump(reader, far_writer))
                 both.create_task(_pump(far_reader, writer))
+        finally:
+            far_writer.close()
+    except (HostError, asyncssh.Error, OSError):
+        return
     finally:
-        far_writer.close()
+        writer.close()
 
 
 async def _pump(
