@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from specd.errors import UnitError
+from specd.checks import failures
+from specd.errors import FileProblem, UnitError
 from specd.services.service import Candidate
 from specd.services.systemd import SystemdManager
-from tests.host.systemd_rig import closed_hosts, manager_on, until  # noqa: F401
+from tests.host.systemd_rig import closed_hosts, connect, manager_on, until  # noqa: F401
 from tests.testhost import TestHost
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("closed_hosts")]
@@ -225,3 +226,24 @@ async def test_a_running_unit_is_not_uninstalled(host: TestHost) -> None:
     await asyncio.gather(manager.uninstall(candidate.name))
     await manager.uninstall(candidate.name)
     assert not host.exists(candidate.path)
+
+
+async def test_another_directory_for_units(host: TestHost) -> None:
+    host.write_unit("life.service", "[Service]\nExecStart=/bin/sleep 1000\n")
+    before = host.snapshot("/etc/systemd/system")
+    manager = SystemdManager(connect(host), scope="system", unit_dir="/etc/systemd/system", tag="lab")
+    base = await manager.facts("life")
+    candidate = manager.render(base, trial="x", installation="i", argv=base.argv, env={"A": "1"}, stop_timeout_s=1)
+    assert candidate.path == "/etc/systemd/system/specd-lab-x.service"
+    await manager.install(candidate)
+    assert not failures(await manager.examine(candidate))
+    assert [unit.path for unit in await manager.own_units()] == [candidate.path]
+    await manager.uninstall(candidate.name)
+    assert host.snapshot("/etc/systemd/system") == before
+    elsewhere = SystemdManager(connect(host), scope="system", unit_dir="/not/there")
+    candidate = elsewhere.render(
+        await elsewhere.facts("life"), trial="x", installation="i", argv=base.argv, env={}, stop_timeout_s=1
+    )
+    with pytest.raises(FileProblem, match="/not/there"):
+        await elsewhere.install(candidate)
+    assert "rights.write" in [check.name for check in failures(await elsewhere.preflight("life"))]

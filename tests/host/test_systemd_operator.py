@@ -140,6 +140,30 @@ async def test_missing_rights_are_found_before_anything_is_done(
     assert host.is_active("vllm")
 
 
+async def test_a_closed_environment_file_needs_one_right_more(make_host: HostFactory) -> None:
+    host = make_host(HostOptions(operator_sudoers=SUDOERS))
+    host.put("/etc/vllm.env", "KEY=sk-very-secret\n", mode=0o600)
+    host.put("/usr/local/bin/serve", "#!/bin/sh\nsleep 1000\n", mode=0o755)
+    text = "[Service]\nEnvironmentFile=/etc/vllm.env\nExecStart=/usr/local/bin/serve ${KEY}\nFoo=1\n"
+    host.write_unit("vllm.service", text)
+    host.systemctl("start", "vllm")
+    manager = manager_on(host, "operator")
+    (failed,) = failures(await manager.preflight("vllm"))
+    assert failed.name == "unit.readable"
+    assert "secret" not in failed.evidence
+    host.set_sudoers(SUDOERS + "operator ALL=(root) NOPASSWD: /usr/bin/cat /etc/vllm.env\n")
+    assert not failures(await manager.preflight("vllm"))
+    base = await manager.facts("vllm")
+    assert base.argv == ("/usr/local/bin/serve", "sk-very-secret")
+    candidate = manager.render(base, trial="c", installation="t", argv=base.argv, env={}, stop_timeout_s=2)
+    await manager.install(candidate)
+    # The candidate's own file is closed too, and judged all the same.
+    found = by_name(await manager.examine(candidate))
+    assert not failures(list(found.values()))
+    assert "Foo" in found["unit.analyze"].evidence
+    assert not [path for path in host.snapshot("/tmp") if "specd" in path]
+
+
 async def test_a_refused_write_leaves_nothing(make_host: HostFactory) -> None:
     host = make_host(HostOptions(operator_sudoers=SUDOERS.replace("/usr/bin/mv", "/usr/bin/true")))
     host.write_unit("vllm.service", UNIT)

@@ -3,9 +3,9 @@
 import asyncio
 
 from specd.checks import Check, failures
-from specd.errors import SpecdError, UnitError
+from specd.errors import HostUnreachable, PrivilegeRefused, SpecdError, UnitError
 from specd.services.systemd.bus import Properties, check_unit_name
-from specd.services.systemd.facts import command_of, require_service
+from specd.services.systemd.facts import command_of, read_facts, require_service
 from specd.services.systemd.journal import Journal
 from specd.services.systemd.rights import Rights
 from specd.services.systemd.scope import Scope
@@ -82,7 +82,22 @@ async def _unit(scope: Scope, unit: str) -> list[Check]:
     except UnitError as error:
         return [Check.failed("unit.exists", error.what, error.next_step)]
     exists = Check.passed("unit.exists", properties.text("FragmentPath"))
-    return [exists, _active(properties, name), _type(properties, name)]
+    return [exists, await _readable(scope, name), _active(properties, name), _type(properties, name)]
+
+
+async def _readable(scope: Scope, name: str) -> Check:
+    """Check that all files the unit is made of can be read: without them its command line is not known."""
+    check = "unit.readable"
+    try:
+        facts = await read_facts(scope, name)
+    except HostUnreachable:
+        raise
+    except SpecdError as error:
+        fix = error.next_step or "let the connecting user read the file, or run cat on it by sudo"
+        return Check.failed(check, error.what, fix)
+    if mismatch := facts.extra.get("argv_mismatch"):
+        return Check.warning(check, mismatch, "the unit was changed since it started, or its program replaces itself")
+    return Check.passed(check, f"{len(facts.files)} files, {len(facts.argv)} words")
 
 
 def _active(properties: Properties, name: str) -> Check:
@@ -118,7 +133,7 @@ async def _journal(scope: Scope, journal: Journal) -> Check:
         privileged = await journal.needs_privilege()
         argv = ["journalctl", "--quiet", "--no-pager", "--lines=1", "--output=json"]
         done = await scope.host.run(argv, privileged=privileged, check=False)
-    except SpecdError as error:
+    except PrivilegeRefused as error:
         fix = "add the connecting user to the group systemd-journal, or let it run journalctl by sudo"
         return Check.failed(name, f"the journal can't be read: {error.what}", fix)
     if done.status != 0:
