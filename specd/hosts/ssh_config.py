@@ -67,9 +67,7 @@ def unsupported_directives(settings: HostSettings) -> list[str]:
                 if option == "proxyjump":
                     wanted += [_name_of(jump) for jump in values[0].split(",") if jump.lower() != "none"]
                 elif option == "stricthostkeychecking" and values[0].lower() in _NEVER_STRICT:
-                    notes[f"{place}: StrictHostKeyChecking {values[0]} has no effect: keys are always checked"] = (
-                        None
-                    )
+                    notes[f"{place}: StrictHostKeyChecking {values[0]} has no effect: keys are always checked"] = None
                 elif option in _UNSUPPORTED and values[0].lower() not in ("no", "none"):
                     notes[f"{place}: {_UNSUPPORTED[option]}"] = None
     return list(notes)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from asyncio.streams import FlowControlMixin
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -84,8 +84,9 @@ def public_line(key: asyncssh.SSHKey) -> str:
 
 
 class _Server(asyncssh.SSHServer):
-    def __init__(self, model: SshServer) -> None:
+    def __init__(self, model: SshServer, serve: Callable[..., Awaitable[None]]) -> None:
         self._model = model
+        self._serve = serve
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._model.connections.append(conn)
@@ -100,14 +101,14 @@ class _Server(asyncssh.SSHServer):
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         return username == self._model.user and key == self._model.client_key.convert_to_public()
 
-    def session_requested(self) -> bool:
+    def session_requested(self) -> "asyncssh.SSHServerProcess[bytes] | bool":
         model = self._model
         if model.open_sessions >= model.max_sessions:
             model.refused_sessions += 1
             return False
         model.open_sessions += 1
         model.most_sessions = max(model.most_sessions, model.open_sessions)
-        return True
+        return asyncssh.SSHServerProcess(self._serve, None, 3, False)
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
         self._model.forwards.append((dest_host, dest_port))
@@ -193,9 +194,8 @@ async def ssh_server(directory: Path, *, jump: SshServer | None = None) -> Async
     listener = await asyncssh.listen(
         "127.0.0.1",
         0,
-        server_factory=lambda: _Server(model),
+        server_factory=lambda: _Server(model, serve),
         server_host_keys=[host_key],
-        process_factory=serve,
         encoding=None,
     )
     model.port = listener.get_port()

@@ -5,7 +5,11 @@ import collections
 
 __all__ = ["SessionGate"]
 
-_USUAL = 8  # OpenSSH allows 10
+_USUAL = 8
+"""OpenSSH allows 10 unless told otherwise."""
+
+_PATIENCE_S = 2.0
+"""Seconds to wait before the learnt limit is put to the test again."""
 
 
 class SessionGate:
@@ -13,38 +17,59 @@ class SessionGate:
 
     def __init__(self, limit: int = _USUAL) -> None:
         self.limit = limit
-        self.entered = 0
-        self.open = 0
-        """Sessions the server has granted."""
+        self._entered = 0
+        self._open = 0
+        self._most_open = 0
         self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
+
+    @property
+    def open(self) -> int:
+        """Sessions the server has granted and not taken back."""
+        return self._open
 
     async def enter(self) -> None:
         """Wait for a place."""
-        if not self._waiting and self.entered < self.limit:
-            self.entered += 1
+        if not self._waiting and self._entered < self.limit:
+            self._entered += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            await turn
+            while not turn.done():
+                await asyncio.wait([turn], timeout=_PATIENCE_S)
+                if not turn.done():
+                    # The limit may have been learnt in a bad moment, and a follower holds its place for hours.
+                    self.limit = max(self.limit, self._most_open + 1)
+                    self._admit()
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done():
                 self.leave()
             else:
                 turn.cancel()
             raise
 
-    def leave(self) -> None:
+    def granted(self) -> None:
+        """Note that the server has opened a session."""
+        self._open += 1
+        self._most_open = max(self._most_open, self._open)
+
+    def leave(self, *, was_granted: bool = False) -> None:
         """Give a place back."""
-        self.entered -= 1
-        while self._waiting and self.entered < self.limit:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self.entered += 1
-                turn.set_result(None)
+        self._entered -= 1
+        if was_granted:
+            self._open -= 1
+        self._admit()
 
     async def step_back(self) -> None:
-        """Take the server's refusal for its limit, and wait for a place again."""
-        self.limit = max(1, self.open)
-        self.entered -= 1
+        """Take the server's refusal for its limit, which is not below what it once granted, and wait again."""
+        self.limit = max(1, self._most_open)
+        self._entered -= 1
+        self._admit()
         await self.enter()
+
+    def _admit(self) -> None:
+        while self._waiting and self._entered < self.limit:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._entered += 1
+                turn.set_result(None)

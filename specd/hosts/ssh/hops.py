@@ -42,7 +42,8 @@ class HopPlan:
     user: str
     key_name: str
     known_hosts: tuple[Path, ...]
-    identities: tuple[str, ...]
+    identities: tuple[str, ...] | None
+    """The keys that are named and there; None when none are named."""
     proxy_command: str
 
 
@@ -109,7 +110,7 @@ def _planned(hop: Hop, options: asyncssh.SSHClientConnectionOptions, settings: H
         key_name=options.host_key_alias or options.host,
         known_hosts=_known_hosts(options, settings),
         # A file that is not there is not an error to ssh.
-        identities=tuple(path for path in identities if os.access(path, os.R_OK)),
+        identities=tuple(path for path in identities if os.access(path, os.R_OK)) if identities else None,
         proxy_command=str(proxy) if proxy else "",
     )
 

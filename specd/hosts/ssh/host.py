@@ -117,12 +117,12 @@ class SshHost(CommandHost):
         return HostUnreachable(f"{self.name}: {stage} took more than {timeout_s:g} s{why}", host=self.name)
 
     def _end(self, connection: Connection, command: Command) -> None:
-        """End a command nobody waits for any more, by its closed session and, as that may not do, by its number."""
+        """End a command nobody waits for any more, by its closed session or, if it reads that, by its number."""
 
         async def end() -> None:
             closing = asyncio.create_task(close_command(connection, command))
             try:
-                if command.pid is None or command.status is not None or not connection.is_open:
+                if not command.has_input or command.pid is None or not connection.is_open:
                     return
                 async with asyncio.timeout(_END_S):
                     ending = await open_command(
@@ -170,6 +170,8 @@ class SshHost(CommandHost):
             raise
         self._failures, self._next_try, self._refusal = 0, 0.0, None
         self._tools.clear()
+        if self._connection is not None:
+            self._errand(self._connection.close())  # it is lost, but what it led through may not be
         self._connection = connection
         self.heard()
         self.set_link(True, "")

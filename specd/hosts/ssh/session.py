@@ -16,6 +16,7 @@ __all__ = ["Command", "open_command"]
 _TRIES = 5
 _FIRST_PAUSE_S = 0.01
 _CLOSE_S = 5.0
+_LAST_WORDS_S = 2.0
 _HIGH_WATER = 2**20
 _STDERR_KEPT = 2**16
 
@@ -23,8 +24,9 @@ _STDERR_KEPT = 2**16
 class Command(asyncssh.SSHClientSession[bytes]):
     """A command on its way; `done` is set when its status is known, or never will be."""
 
-    def __init__(self, token: str, *, limit: int, is_streamed: bool) -> None:
+    def __init__(self, token: str, *, limit: int, is_streamed: bool, has_input: bool) -> None:
         self.token = token
+        self.has_input = has_input
         self.done = asyncio.Event()
         self.is_over_limit = False
         self._limit = limit
@@ -78,10 +80,15 @@ class Command(asyncssh.SSHClientSession[bytes]):
             self._end()
 
     def exit_status_received(self, status: int) -> None:
-        self._ending = f"the login shell ended with status {status}"
+        self._shell_ended(f"the login shell ended with status {status}")
 
     def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
-        self._ending = f"the login shell was ended by signal {signal}"
+        self._shell_ended(f"the login shell was ended by signal {signal}")
+
+    def _shell_ended(self, words: str) -> None:
+        """Wait a little for what it still had to say: a process it left may hold the channel open for ever."""
+        self._ending = words
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._end)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
@@ -135,7 +142,7 @@ async def open_command(
     is_streamed: bool = False,
 ) -> Command:
     """Start a command, waiting for a free session; `close_command` has to follow. Raises HostUnreachable."""
-    command = Command(new_token(), limit=limit, is_streamed=is_streamed)
+    command = Command(new_token(), limit=limit, is_streamed=is_streamed, has_input=bool(stdin))
     line = command_line(argv, command.token, feeds_input=bool(stdin), env=env)
     await connection.sessions.enter()
     try:
@@ -163,8 +170,7 @@ async def close_command(connection: Connection, command: Command) -> None:
             async with asyncio.timeout(_CLOSE_S):
                 await channel.wait_closed()
     finally:
-        connection.sessions.open -= 1
-        connection.sessions.leave()
+        connection.sessions.leave(was_granted=True)
 
 
 async def _open_session(connection: Connection, host: str, command: Command, line: str) -> None:
@@ -188,7 +194,7 @@ async def _open_session(connection: Connection, host: str, command: Command, lin
         except (asyncssh.Error, OSError) as problem:
             raise HostUnreachable(f"the connection to {host} was lost: {problem}", host=host) from problem
         else:
-            connection.sessions.open += 1
+            connection.sessions.granted()
             return
 
 
