@@ -33,13 +33,16 @@ class LocalCommands:
         env: Mapping[str, str] | None = None,
     ) -> Completed:
         self.commands.append(tuple(argv))
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **(env or {}), "LC_ALL": "C.UTF-8"},
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, **(env or {}), "LC_ALL": "C.UTF-8"},
+            )
+        except OSError as error:
+            return Completed(tuple(argv), 127, b"", f"{argv[0]}: {error.strerror}".encode())
         try:
             async with asyncio.timeout(timeout_s):
                 stdout, stderr = await process.communicate(stdin)

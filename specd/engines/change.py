@@ -21,14 +21,16 @@ def read_flags(table: FlagTable, words: Sequence[str]) -> dict[str, Any]:
     False; a list flag is a list of words.
     """
     values: dict[str, Any] = {}
-    dotted: dict[str, dict[str, Any]] = {}
+    dotted: dict[tuple[str, str], dict[str, Any]] = {}
     for use in table.occurrences(words):
         if use.path:
-            nested_update(dotted.setdefault(use.flag.name, {}), use.path, use.values[0] if use.values else "true")
+            spelled = canonical(use.spelling.partition(".")[0])
+            keys = dotted.setdefault((use.flag.name, spelled), {})
+            nested_update(keys, use.path, use.values[0] if use.values else "true")
         else:
             values[use.flag.name] = _value(use)
-    # The engine puts collected dotted keys behind all else, so they win over the flag's plain form.
-    return {**values, **dotted}
+    # vLLM collects dotted keys by the flag's spelling and puts them behind all else: the last spelling wins whole.
+    return {**values, **{name: keys for (name, _), keys in dotted.items()}}
 
 
 def _value(use: Occurrence) -> Any:

@@ -120,6 +120,12 @@ def test_flag_spellings_read_alike() -> None:
     assert asked == [{"method": "ngram", "num_speculative_tokens": 5}] * len(spellings)
 
 
+def test_dotted_keys_of_two_spellings_are_not_merged_as_in_the_engine() -> None:
+    command = VLLM.recognise([*SERVE, "--speculative-config.method", "ngram", "-sc.num_speculative_tokens=3"])
+    assert command is not None
+    assert VLLM.speculation_asked(command) == {"num_speculative_tokens": 3}
+
+
 def test_no_speculation_is_empty() -> None:
     command = VLLM.recognise(SERVE)
     assert command is not None

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from specd.checks import Check, CheckStatus
@@ -17,7 +17,7 @@ from specd.hosts.host import Host
 
 __all__ = ["examine", "json_check"]
 
-Ask = Callable[[Host, Question], Awaitable[Check]]
+Ask = Callable[[Host, Question], Coroutine[Any, Any, Check]]
 
 
 async def examine(host: Host, engine: str, question: Question, ask_engine: Ask) -> list[Check]:
@@ -37,7 +37,7 @@ async def examine(host: Host, engine: str, question: Question, ask_engine: Ask) 
     draft = asked.get("model")
     if isinstance(draft, str) and draft not in {"ngram", "[ngram]"}:
         looks.append(check_model(host, "engine.draft", draft, question.cwd))
-    opinion, *files = await asyncio.gather(ask_engine(host, question), *looks)
+    opinion, *files = await _side_by_side([ask_engine(host, question), *looks])
     checks = [json_check(words), *files]
     if asked:
         checks.append(_keys_check(asked, opinion.status))
@@ -51,6 +51,17 @@ async def examine(host: Host, engine: str, question: Question, ask_engine: Ask) 
             )
         )
     return [*checks, opinion]
+
+
+async def _side_by_side(looks: Sequence[Coroutine[Any, Any, Check]]) -> list[Check]:
+    """Run checks at the same time; when one raises, the others end before it is told."""
+    tasks = [asyncio.create_task(look) for look in looks]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def json_check(words: Sequence[str]) -> Check:
