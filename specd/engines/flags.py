@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -71,13 +72,14 @@ class FlagTable:
     abbreviates: bool = True
     takes_equals: bool = True
     _aliases: Mapping[str, Flag] = field(default_factory=dict)
+    _sorted: Sequence[str] = ()
 
     @classmethod
     def of(cls, flags: Iterable[Flag], *, abbreviates: bool = True, takes_equals: bool = True) -> "FlagTable":
         """Build a table; later flags of one name win."""
         by_name = {flag.name: flag for flag in flags}
         aliases = {alias: flag for flag in by_name.values() for alias in flag.aliases}
-        return cls(by_name, abbreviates, takes_equals, aliases)
+        return cls(by_name, abbreviates, takes_equals, aliases, sorted(by_name))
 
     @classmethod
     def from_lines(cls, text: str, *, abbreviates: bool = True) -> "FlagTable":
@@ -105,9 +107,10 @@ class FlagTable:
         if not name.startswith("-") and (known := self._aliases.get(f"-{name}")):
             return known
         if self.abbreviates and len(bare) > 2:
-            longer = [flag for full, flag in self.flags.items() if full.startswith(bare)]
+            place = bisect_left(self._sorted, bare)
+            longer = [name for name in self._sorted[place : place + 2] if name.startswith(bare)]
             if len(longer) == 1:
-                return longer[0]
+                return self.flags[longer[0]]
         return Flag(bare, Kind.UNKNOWN)
 
     def nearest(self, name: str) -> str:

@@ -14,6 +14,7 @@ __all__ = ["RuleReader"]
 
 _TAIL_LINES = 40
 _LINES_SHOWN = 24
+_OWN_WORDS = 80
 _STAGE_PLACE = {stage: place for place, stage in enumerate(Stage.ORDER)}
 
 
@@ -88,11 +89,8 @@ class RuleReader:
         troubles = self._tracebacks.troubles()
         if not troubles:
             return None
-        for trouble in troubles:
-            known = self._classified(trouble)
-            if known is not None and (known.kind != "engine-died" or trouble is troubles[0]):
-                return known
-        return _unknown(troubles[0])
+        # Only the root cause is classified: what the others say may be its consequence.
+        return self._classified(troubles[0]) or _unknown(troubles[0])
 
     def _classified(self, trouble: Trouble) -> Failure | None:
         for text in trouble.texts:
@@ -112,7 +110,8 @@ class RuleReader:
             if found is not None:
                 return self._told(rule, observation(rule, found), found.group(0))
         for substring, rule in self._rules.anywhere:
-            if substring in text:
+            # Further in, a line quotes what somebody else said: a prompt, a path, another line.
+            if substring in text[:_OWN_WORDS]:
                 found = rule.pattern.search(text)
                 if found is not None:
                     return self._told(rule, observation(rule, found), found.group(0))

@@ -31,7 +31,7 @@ _VLLM = re.compile(
 )
 _SGLANG = re.compile(
     r"\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*(?: (?P<process>[A-Z]+\d+(?: [A-Z]+\d+)*))?\] ?"
-    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? )?"
+    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? +)?"
 )
 
 
@@ -121,7 +121,7 @@ def parse_sglang_line(text: str) -> Line:
     if found is None:
         return Line("", 0, "", text)
     process = found["process"] or ""
-    return Line(process, WORKER if process else API, found["level"] or "INFO", text[found.end() :])
+    return Line(process, WORKER if process else API, found["level"] or "", text[found.end() :])
 
 
 def parse_plain_line(text: str) -> Line:

@@ -110,6 +110,8 @@ _RULES = LogRules(
             _rule(r"Capturing ", Stage.CAPTURE),
         ),
         "INFO:": (_rule(r"INFO:\s+(?:Uvicorn running on|Application startup complete)", Stage.SERVER),),
+        "Application": (_rule(r"Application startup complete", Stage.SERVER),),
+        "Uvicorn": (_rule(r"Uvicorn running on ", Stage.SERVER),),
         "The": (_rule(r"The server is fired up and ready to roll", Stage.SERVER, finishes=True),),
     },
     anywhere=(
@@ -120,7 +122,7 @@ _RULES = LogRules(
         r"Scheduler hit an exception|Received sigquit from a child process|Rank \d+ scheduler is dead"
         r"|Initialization failed\. (?:warmup|detoken)|killed by the OOM killer|TokenizerManager hit an exception"
     ),
-    stop=re.compile(r"(?:INFO:\s+)?Shutting down$|Gracefully exiting|SIGTERM received|KeyboardInterrupt"),
+    stop=re.compile(r"(?:INFO:)?\s*Shutting down$|Gracefully exiting|SIGTERM received|KeyboardInterrupt"),
     harmless=re.compile(r"Error (?:in|with|while) (?:request|handling|generat)|Exception in ASGI application"),
     generic=re.compile(r"Received sigquit|scheduler is dead|BrokenPipeError|EOFError|zmq\.error"),
     died=re.compile(r"OOM killer|scheduler is dead"),

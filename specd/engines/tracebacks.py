@@ -17,11 +17,14 @@ _CHAIN = (
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)?(?::|$)"
 )
-_EXCEPTION_SURE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout)\b(?::|$)")
 _ASKED_TO_END = re.compile(r"(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|CancelledError)\b")
 _PROCESS_HEADER = re.compile(r"Process (?P<name>[\w.-]+):$")
 _NEW_THING = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR):\s|usage: |\[[WE]\d|nanobind: ")
 _ERROR_LEVELS = frozenset({"ERROR", "CRITICAL"})
+# At these levels engines log requests, and with them whatever a client wrote.
+_QUOTING_LEVELS = frozenset({"DEBUG", "INFO"})
+# Further in, a line quotes what somebody else said.
+_OWN_WORDS = 120
 # An exception's own message can go on for some lines (pydantic); more than this is something else.
 _MESSAGE_LINES = 10
 _HEAD_LINES, _TAIL_LINES = 4, 20
@@ -252,7 +255,7 @@ class Tracebacks:
             deep = any(trouble.rank == ROOT and trouble.depth >= ENGINE for trouble in self._troubles)
             if not self._is_terminal and not deep:
                 self.is_stopping = True
-        elif not self.is_stopping and self._rules.terminal.search(line.text):
+        elif not self.is_stopping and self._rules.terminal.search(line.text[:_OWN_WORDS]):
             self._is_terminal = True
             self.version += 1
 
@@ -270,13 +273,11 @@ class Tracebacks:
                 return True
             if self._usage:
                 return self._take_usage(text, raw)
-            if "rror" in text and _EXCEPTION_SURE.match(text) and self._rules.terminal.search(text):
-                return self._alone(line, raw)
-        if self._rules.terminal.search(text):
+        if line.level not in _QUOTING_LEVELS and self._rules.terminal.search(text[:_OWN_WORDS]):
             return self._alone(line, raw)
         if self._rules.stop.match(text):
             self._judge_message(line, raw)
-        elif not line.level and self._rules.native.search(text):
+        elif not line.level and self._rules.native.search(text[:_OWN_WORDS]):
             self._order += 1
             self.version += 1
             self._keep(Trouble(line.depth, self._order, ROOT, [text], [raw]))

@@ -319,11 +319,21 @@ def test_error_texts_and_their_classes(error: str, kind: str, transient: bool) -
         "UserWarning: resource_tracker: There appear to be 1 leaked shared_memory objects",
         "(EngineCore pid=2) ERROR 12-01 10:00:00 [fa_utils.py:57] Cannot use FA version 3 is not supported",
         "No error here, CUDA out of memory is only mentioned",
+        "(APIServer pid=1) INFO 12-01 10:00:00 [logger.py:1] Received request x: prompt: 'EngineCore failed to start.'",
+        "(APIServer pid=1) INFO 12-01 10:00:00 [logger.py:1] EngineCore failed to start, said the user",
     ],
 )  # fmt: skip
 def test_harmless_lines(line: str) -> None:
     reader, _ = feed(line, "next line")
     assert reader.failure() is None
+
+
+def test_a_prompt_in_the_log_is_no_fact() -> None:
+    reader, seen = feed(
+        "(APIServer pid=1) INFO 12-01 10:00:00 [logger.py:1] Received request cmpl-1: params: SamplingParams(n=1, "
+        "temperature=0.0), prompt: 'GPU KV cache size: 7 tokens  version 6.6.6'"
+    )
+    assert (dict(reader.facts()), seen) == ({}, [])
 
 
 def test_a_caught_traceback_is_no_failure() -> None:

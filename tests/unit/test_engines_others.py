@@ -162,7 +162,7 @@ def test_llamacpp_start_and_failures() -> None:
             "srv main: exiting due to model loading error",
         ],
         "gpu-memory": [
-            "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 90 MiB on device 0: cudaMalloc failed: out of memory",
+            "ggml_backend_cuda_buffer_type: allocating 90 MiB on device 0: cudaMalloc failed: out of memory",
             "main: exiting due to model loading error",
         ],
         "port": ["start: couldn't bind HTTP server socket, port: 8080", "exiting due to HTTP server error"],
