@@ -38,6 +38,7 @@ class CommandHost(ABC):
         self.settings = settings
         self.link = Link()
         self.on_link: Callable[[bool, str], None] | None = None
+        self._last_told: bool | None = None
         self._tools: dict[str, str | None] = {}
 
     @abstractmethod
@@ -131,12 +132,12 @@ class CommandHost(ABC):
         self.link.last_contact = time.monotonic()
 
     def set_link(self, connected: bool, why: str) -> None:
-        """Note a change of the connection, and tell the daemon."""
-        if (connected, why) == (self.link.connected, self.link.why_down):
-            return
+        """Note the state of the connection, and tell the daemon when it comes or goes, or can't be had at first."""
         self.link.connected, self.link.why_down = connected, "" if connected else why
-        if self.on_link:
-            self.on_link(connected, why)
+        if connected != self._last_told:
+            self._last_told = connected
+            if self.on_link:
+                self.on_link(connected, why)
 
     @property
     def _uses_sudo(self) -> bool:

@@ -174,10 +174,21 @@ async def test_a_slow_engine_is_unchecked_and_gone(model: Path, tmp_path: Path) 
     script.write_text(f"#!{sys.executable}\n")
     checks = await examine([str(script), "serve", str(model)], env={"PYTHONPATH": str(tmp_path)}, timeout_s=1)
     check = checks["engine.accepts"]
-    assert check.status is CheckStatus.UNCHECKED, check
+    assert (check.status, check.evidence) == (CheckStatus.UNCHECKED, "no answer within 1 s")
     pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_an_engine_that_crashes_is_unchecked(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("import os\nos.kill(os.getpid(), 4)\n")
+    script = tmp_path / "bin-vllm" / "vllm"
+    script.parent.mkdir()
+    script.write_text(f"#!{sys.executable}\n")
+    checks = await examine([str(script), "serve", str(model)], env={"PYTHONPATH": str(tmp_path)})
+    assert checks["engine.accepts"].status is CheckStatus.UNCHECKED
+    assert "ended by signal 4" in checks["engine.accepts"].evidence
 
 
 async def test_only_what_is_needed_runs_and_nothing_is_written(model: Path) -> None:

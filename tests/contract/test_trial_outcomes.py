@@ -50,7 +50,7 @@ FAULTS = [
     ("no-token", {"no-token"}, "ready"),
     ("http-500", {"refused", "no-token"}, "ready"),
     ("wrong-model-name", {"model-missing", "refused"}, "ready"),
-    ("error-in-stream:3", {"refused", "no-token", None}, None),
+    ("error-in-stream:3", {"benchmark", "refused", "no-token"}, None),
     ("cut-stream:5", None, None),
     ("die-serving:2", {"engine-died", "unexpected-exit", "killed"}, None),
     ("ignore-sigterm", None, None),
