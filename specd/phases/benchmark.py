@@ -1,19 +1,24 @@
 """State benchmark: measures the candidate, compares it with the baseline, decides by the policy."""
 
+import asyncio
+import time
 from typing import Any
 
 from specd.bench.judge import Comparison, compare
 from specd.bench.plan import LevelDone
 from specd.engines.engine import Engine, Failure, ServerCommand
+from specd.engines.openai_probe import Health, NoToken
 from specd.phases.context import Context
 from specd.phases.measure import measure, plan_digest, summaries
 from specd.phases.ready import candidate_view
 from specd.phases.step import Step
+from specd.services.service import UnitFacts
 from states.events import VerdictReached
 from states.table import Outcome, Trigger
 
 __all__ = ["run"]
 
+_DEATH_S = 15.0
 _MISMATCH_DRAFTS = 500
 _MISMATCH_RATE = 0.05
 
@@ -26,9 +31,30 @@ async def run(ctx: Context) -> Step:
     have = ctx.store.levels(ctx.row.id, "candidate", invocation, digest)
     await measure(ctx, side="candidate", invocation=invocation, facts=facts, command=command, engine=engine, have=have)
     candidate = [m.done for m in ctx.store.levels(ctx.row.id, "candidate", invocation, digest)]
+    if any(sample.error for done in candidate for sample in done.samples) and (
+        dead := await _death(ctx, facts, command)
+    ):
+        return dead
     known = ctx.fact("baseline") or {}
     baseline = [m.done for m in ctx.store.baseline_levels(ctx.service.name, str(known.get("invocation")), digest)]
     return _judge(ctx, engine, command, baseline, candidate)
+
+
+async def _death(ctx: Context, facts: UnitFacts, command: ServerCommand) -> Step | None:
+    """Requests failed: wait until the server either shows that it lives, or its unit that it died."""
+    until = time.monotonic() + _DEATH_S
+    while time.monotonic() < until:
+        if ctx.watch is not None and ctx.watch.exit is not None:
+            return Step.because(ctx.watch.exit)
+        async with ctx.probe(facts, command) as probe:
+            if await probe.health() is Health.UP:
+                try:
+                    await probe.first_token(min(_DEATH_S, ctx.bench.first_token_s))
+                except NoToken as error:
+                    return Step.failed(error.kind, f"the candidate stopped answering in the benchmark: {error.what}")
+                return None
+        await asyncio.sleep(0.2)
+    return Step.failed("engine-died", f"the candidate no longer answers, {_DEATH_S:.0f} s after requests failed")
 
 
 def _judge(

@@ -6,10 +6,11 @@ from specd.engines.engine import Failure, Stage
 from specd.phases.context import Context
 from specd.phases.step import Step
 from specd.watch import UnitWatch
-from states.table import State, Trigger
+from states.table import Outcome, State, Trigger
 
 __all__ = ["compiling", "loading", "stalled"]
 
+_LINGER_S = 15.0
 _AFTER_WEIGHTS = Stage.ORDER[Stage.ORDER.index(Stage.WEIGHTS) + 1 :]
 
 
@@ -49,11 +50,16 @@ async def _first_of(ctx: Context, watch: UnitWatch, state: State, *, weights: bo
 
 
 def stalled(ctx: Context, watch: UnitWatch, state: State) -> Step | None:
-    """Return the step that ends a start in which nothing has moved for the state's no-progress limit."""
-    limit = ctx.deadline.stall_s
+    """Return the step that ends a start in which nothing moves: at the no-progress limit, or soon after a fatal
+    line."""
     idle = time.monotonic() - watch.moved_at
+    cause = watch.reader.failure()
+    if cause is not None and idle > min(_LINGER_S, ctx.deadline.stall_s or _LINGER_S):
+        # The engine said why it can't go on, but its process stays.
+        return Step.because(cause)
+    limit = ctx.deadline.stall_s
     if not limit or idle < limit:
         return None
     sentence = f"hung in {state.value} (stage {watch.stage}): nothing has moved for {idle:.0f} s"
     failure = Failure(kind="hang", sentence=sentence, lines=watch.last_lines(20), hint="see the candidate's log")
-    return Step(Trigger.TIMED_OUT, failure.sentence, failure=failure)
+    return Step(Trigger.TIMED_OUT, failure.sentence, Outcome.FAILED, failure)

@@ -29,6 +29,7 @@ class Daemon:
         self._log = (site.directory / "daemon.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
         self.client = ApiClient(str(self.socket))
+        self._seen: dict[str, int] = {}
 
     async def __aenter__(self) -> "Daemon":
         await self.client.__aenter__()
@@ -85,9 +86,11 @@ class Daemon:
         return str(answer["trials"][0]["id"])
 
     async def reached(self, trial: str, *states: str, within_s: float = 60) -> dict[str, Any]:
-        """Wait for the move into one of the states, through the event stream; returns that event."""
-        async with asyncio.timeout(within_s), self.client.events(0, trial) as events:
+        """Wait for a move into one of the states that was not waited for yet, through the stream; returns that
+        event."""
+        async with asyncio.timeout(within_s), self.client.events(self._seen.get(trial, 0), trial) as events:
             async for event in events:
+                self._seen[trial] = event["seq"]
                 if event["type"] == "TrialMoved" and event["target"] in states:
                     return dict(event)
                 if event["type"] == "TrialMoved" and event["target"] in SETTLED:
