@@ -80,8 +80,8 @@ async def test_banner_of_the_shell(make_host: MakeHost, tmp_path: Path) -> None:
     machine.greet_with(r"\033[1mWelcome\033[0m\nno newline")
     async with opened(machine, tmp_path) as host:
         assert (await host.run(["echo", "out"])).stdout == b"out\n"
-        await host.write(f"{UNITS}/specd-x.service", b"content")
-        assert await host.read(f"{UNITS}/specd-x.service") == b"content"
+        await host.write("/etc/systemd/system/specd-x.service", b"content")
+        assert await host.read("/etc/systemd/system/specd-x.service") == b"content"
 
 
 async def test_few_sessions(make_host: MakeHost, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files and rights as they really are: atomic over OpenSSH, by sudo with a narrow sudoers file, on disks that refuse."""
+"""Files and rights as they really are: atomic over OpenSSH, by sudo with a narrow sudoers file, on full disks."""
 
 import asyncio
 import contextlib
