@@ -1,0 +1,56 @@
+"""Numbered migrations; the file's user_version is the number of the last one applied."""
+
+import sqlite3
+
+__all__ = ["MIGRATIONS", "migrate"]
+
+_FIRST = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE trial (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, service TEXT NOT NULL, host TEXT NOT NULL, spec TEXT NOT NULL,
+    created_at TEXT NOT NULL, updated_at TEXT NOT NULL, state TEXT NOT NULL, outcome TEXT, reason TEXT NOT NULL
+    DEFAULT '',
+    failure TEXT
+) STRICT;
+CREATE INDEX trial_by_state ON trial (state);
+CREATE INDEX trial_by_service ON trial (service, created_at);
+-- Append-only. The primary key is the last guard against a double move.
+CREATE TABLE move (
+    trial TEXT NOT NULL REFERENCES trial (id), seq INTEGER NOT NULL, source TEXT NOT NULL, trigger TEXT NOT NULL,
+    target TEXT NOT NULL, cause TEXT NOT NULL, at TEXT NOT NULL, PRIMARY KEY (trial, seq)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE event (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, trial TEXT, service TEXT, body TEXT NOT NULL
+) STRICT;
+CREATE INDEX event_by_trial ON event (trial, seq);
+-- Checkpoints: what a state's work must find again after a crash.
+CREATE TABLE fact (
+    trial TEXT NOT NULL REFERENCES trial (id), key TEXT NOT NULL, value TEXT NOT NULL, at TEXT NOT NULL,
+    PRIMARY KEY (trial, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE level (
+    id INTEGER PRIMARY KEY, trial TEXT NOT NULL REFERENCES trial (id), service TEXT NOT NULL, side TEXT NOT NULL,
+    invocation TEXT NOT NULL, digest TEXT NOT NULL, concurrency INTEGER NOT NULL, repeat INTEGER NOT NULL,
+    at TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (trial, side, invocation, digest, concurrency, repeat)
+) STRICT;
+CREATE INDEX level_by_invocation ON level (service, side, invocation, digest);
+CREATE TABLE artefact (
+    trial TEXT NOT NULL REFERENCES trial (id), name TEXT NOT NULL, at TEXT NOT NULL, body TEXT NOT NULL,
+    PRIMARY KEY (trial, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE log (
+    trial TEXT NOT NULL REFERENCES trial (id), n INTEGER NOT NULL, at REAL NOT NULL, unit TEXT NOT NULL,
+    invocation TEXT NOT NULL, pid INTEGER NOT NULL, cursor TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (trial, n)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX log_by_invocation ON log (trial, invocation, n);
+CREATE TABLE submission (key TEXT PRIMARY KEY, trials TEXT NOT NULL, at TEXT NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Apply the migrations that the file lacks, each in a transaction of its own."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")

@@ -1,0 +1,339 @@
+"""The store: moves, events, facts, measurements and logs. Called from the event loop's thread only; one writer.
+
+A commit is synced before the call returns (WAL, synchronous=FULL), so what was returned is durable.
+"""
+
+import dataclasses
+import itertools
+import json
+import secrets
+import sqlite3
+import statistics
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from specd import clock
+from specd.bench.plan import LevelDone
+from specd.engines.engine import Failure
+from specd.errors import NotFound, StoreError
+from specd.services.service import JournalRecord
+from specd.settings import TrialSpec
+from specd.store.rows import LogLine, MeasuredLevel, TrialRow, level_from_json, level_to_json, spec_from_json
+from specd.store.schema import migrate
+from states.events import Event
+from states.table import TERMINAL, Outcome, State, Trigger
+from states.wire import encode
+
+__all__ = ["Store"]
+
+_ALPHABET = "abcdefghjkmnpqrstvwxyz23456789"
+_TRIAL_COLUMNS = "id, name, service, host, spec, created_at, updated_at, state, outcome, reason, failure"
+
+
+class Store:
+    """The database at `path`; raises StoreError when it can't be opened, read or written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            migrate(self._db)
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('installation', ?)", (uuid.uuid4().hex,))
+            (self.installation,) = self._db.execute("SELECT value FROM meta WHERE key = 'installation'").fetchone()
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"the database {path} can't be opened: {error}",
+                next_step=f"no host was touched; move {path} aside to start afresh, or restore it from a backup",
+            ) from error
+
+    def close(self) -> None:
+        """Close the file; a checkpoint of the WAL happens here."""
+        self._db.close()
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise StoreError(f"the database {self.path} can't be written: {error}") from error
+
+    # -- trials and moves
+
+    def add_trials(self, specs: Sequence[tuple[TrialSpec, str]], key: str = "") -> list[TrialRow]:
+        """Queue trials, each with its host's name, in one commit; the same idempotency `key` gives the same trials
+        again."""
+        with self._write() as db:
+            if key and (found := db.execute("SELECT trials FROM submission WHERE key = ?", (key,)).fetchone()):
+                return [self.trial(trial) for trial in json.loads(found[0])]
+            ids = []
+            for spec, host in specs:
+                at = clock.now()
+                ids.append(self._fresh_id())
+                row = (ids[-1], spec.name, spec.service, host, _json(spec), at, at, State.QUEUED.value, None, "", None)
+                db.execute(f"INSERT INTO trial ({_TRIAL_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)", row)
+            if key:
+                db.execute("INSERT INTO submission VALUES (?, ?, ?)", (key, json.dumps(ids), clock.now()))
+        return [self.trial(trial) for trial in ids]
+
+    def _fresh_id(self) -> str:
+        stamp = datetime.now(UTC).strftime("%y%m%d")
+        return f"{stamp}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
+
+    def move(
+        self,
+        trial: str,
+        source: State,
+        trigger: Trigger,
+        target: State,
+        *,
+        event: Event,
+        cause: str = "",
+        outcome: Outcome | None = None,
+        failure: Failure | None = None,
+    ) -> Event:
+        """Make one move durable together with its event; the first outcome with a reason stays. Returns the stored
+        event."""
+        at = clock.now()
+        with self._write() as db:
+            (state,) = db.execute("SELECT state FROM trial WHERE id = ?", (trial,)).fetchone()
+            if state != source.value:
+                raise StoreError(f"trial {trial} is in {state}, not in {source.value}")
+            db.execute(
+                "INSERT INTO move SELECT ?, COALESCE(MAX(seq), 0) + 1, ?, ?, ?, ?, ? FROM move WHERE trial = ?",
+                (trial, source.value, trigger.value, target.value, cause, at, trial),
+            )
+            db.execute("UPDATE trial SET state = ?, updated_at = ? WHERE id = ?", (target.value, at, trial))
+            if outcome is not None:
+                db.execute(
+                    "UPDATE trial SET outcome = ?, reason = ?, failure = ? WHERE id = ?",
+                    (outcome.value, cause, failure and _json(failure), trial),
+                )
+            return self._append(db, event, at)
+
+    def trial(self, trial: str) -> TrialRow:
+        """Return one trial by id; raises NotFound."""
+        found = self._db.execute(f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE id = ?", (trial,)).fetchone()
+        if found is None:
+            raise NotFound(f"no trial {trial!r}", next_step="`specd trials` lists them")
+        return _trial_row(found)
+
+    def find_trial(self, word: str) -> TrialRow:
+        """Return a trial by id, by a unique part of its id, or by its name (the latest one); raises NotFound."""
+        rows = self._db.execute("SELECT id FROM trial WHERE id = ?1 OR substr(id, 8) = ?1", (word,)).fetchall()
+        if len(rows) != 1 and len(word) >= 3:
+            pattern = word.replace("%", "").replace("_", "")
+            rows = self._db.execute(
+                "SELECT id FROM trial WHERE id LIKE ?1 || '%' OR substr(id, 8) LIKE ?1 || '%'", (pattern,)
+            ).fetchall()
+        if len(rows) != 1:
+            rows = self._db.execute(
+                "SELECT id FROM trial WHERE name = ? ORDER BY created_at DESC, rowid DESC LIMIT 1", (word,)
+            ).fetchall()
+        if len(rows) != 1:
+            raise NotFound(f"no trial {word!r}", next_step="`specd trials` lists them")
+        return self.trial(rows[0][0])
+
+    def trials(self, limit: int = 200) -> list[TrialRow]:
+        """Return the latest trials, newest first."""
+        query = f"SELECT {_TRIAL_COLUMNS} FROM trial ORDER BY created_at DESC, rowid DESC LIMIT ?"
+        return [_trial_row(row) for row in self._db.execute(query, (limit,))]
+
+    def open_trials(self) -> list[TrialRow]:
+        """Return every trial that is neither settled nor withdrawn, oldest first; parked ones included."""
+        settled = [state.value for state in TERMINAL]
+        query = f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE state NOT IN ({','.join('?' * len(settled))})"
+        return [_trial_row(row) for row in self._db.execute(query + " ORDER BY created_at, rowid", settled)]
+
+    def holding(self, service: str) -> TrialRow | None:
+        """Return the trial that a service's rollback concerns: an open one past the queue, a parked or a kept one."""
+        query = (
+            f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE service = ? AND state NOT IN (?, ?, ?) ORDER BY created_at DESC"
+        )
+        gone = (State.QUEUED.value, State.RESTORED.value, State.WITHDRAWN.value)
+        found = self._db.execute(query, (service, *gone)).fetchone()
+        return _trial_row(found) if found else None
+
+    def moves(self, trial: str) -> list[dict[str, str]]:
+        """Return a trial's moves in order: source, trigger, target, cause, at."""
+        names = ("source", "trigger", "target", "cause", "at")
+        query = "SELECT source, trigger, target, cause, at FROM move WHERE trial = ? ORDER BY seq"
+        return [dict(zip(names, row, strict=True)) for row in self._db.execute(query, (trial,))]
+
+    def timed_moves(self, trial: str) -> list[dict[str, Any]]:
+        """Return `{source, took_s}` of each of a trial's moves whose source state was entered by a move."""
+        moves = self.moves(trial)
+        return [
+            {"source": move["source"], "took_s": clock.seconds_between(before["at"], move["at"])}
+            for before, move in itertools.pairwise(moves)
+        ]
+
+    def durations(self, service: str, last: int = 5) -> dict[State, list[float]]:
+        """Return how many seconds each state took in the service's recent trials that got through it, newest first."""
+        query = """
+            SELECT m.source, m.at, (SELECT p.at FROM move p WHERE p.trial = m.trial AND p.seq = m.seq - 1)
+            FROM move m JOIN trial t ON t.id = m.trial
+            WHERE t.service = ? AND m.seq > 1 AND json_extract(t.spec, '$.rehearsal') = 0
+            AND m.trigger NOT IN ('failed', 'timed-out', 'cancel', 'rollback',
+            'guard-fired')
+            ORDER BY m.at DESC LIMIT 200"""
+        found: dict[State, list[float]] = {}
+        for source, at, before in self._db.execute(query, (service,)):
+            seconds = found.setdefault(State(source), [])
+            if len(seconds) < last:
+                seconds.append(clock.seconds_between(before, at))
+        return found
+
+    def stage_durations(self, service: str, last: int = 5) -> dict[str, float]:
+        """Return the median seconds of each start-up stage over the service's last starts that came up."""
+        query = """
+            SELECT f.value FROM fact f JOIN trial t ON t.id = f.trial WHERE t.service = ? AND f.key = 'start.took'
+            AND json_extract(t.spec, '$.rehearsal') = 0 ORDER BY f.at DESC LIMIT ?"""
+        found: dict[str, list[float]] = {}
+        for (body,) in self._db.execute(query, (service, last)):
+            for stage, seconds in json.loads(body).items():
+                found.setdefault(stage, []).append(seconds)
+        return {stage: statistics.median(seconds) for stage, seconds in found.items()}
+
+    # -- events
+
+    def append(self, event: Event) -> Event:
+        """Store an event and return it with its seq and time."""
+        with self._write() as db:
+            return self._append(db, event, clock.now())
+
+    def _append(self, db: sqlite3.Connection, event: Event, at: str) -> Event:
+        stamped = dataclasses.replace(event, at=event.at or at)
+        cursor = db.execute(
+            "INSERT INTO event (at, trial, service, body) VALUES (?, ?, ?, ?)",
+            (stamped.at, stamped.trial, stamped.service, json.dumps(encode(stamped))),
+        )
+        return dataclasses.replace(stamped, seq=cursor.lastrowid or 0)
+
+    def events(self, since: int = 0, limit: int = 1000, trial: str | None = None) -> list[dict[str, Any]]:
+        """Return stored events after `since` in wire form, oldest first."""
+        query = "SELECT seq, body FROM event WHERE seq > ?1 AND (?2 IS NULL OR trial = ?2) ORDER BY seq LIMIT ?3"
+        return [{**json.loads(body), "seq": seq} for seq, body in self._db.execute(query, (since, trial, limit))]
+
+    def last_seq(self) -> int:
+        """Return the seq of the newest event; 0 before any."""
+        (seq,) = self._db.execute("SELECT COALESCE(MAX(seq), 0) FROM event").fetchone()
+        return int(seq)
+
+    # -- facts and artefacts
+
+    def put_fact(self, trial: str, key: str, value: Any) -> None:
+        """Store a checkpoint of a trial as JSON, replacing an earlier one."""
+        with self._write() as db:
+            db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?, ?, ?)", (trial, key, json.dumps(value), clock.now()))
+
+    def fact(self, trial: str, key: str) -> Any:
+        """Return a checkpoint's value, None when there is none."""
+        found = self._db.execute("SELECT value FROM fact WHERE trial = ? AND key = ?", (trial, key)).fetchone()
+        return json.loads(found[0]) if found else None
+
+    def put_artefact(self, trial: str, name: str, body: str) -> None:
+        """Store a text that belongs to a trial (unit, diff, journal window), masked by the caller."""
+        with self._write() as db:
+            db.execute("INSERT OR REPLACE INTO artefact VALUES (?, ?, ?, ?)", (trial, name, clock.now(), body))
+
+    def artefacts(self, trial: str) -> Mapping[str, str]:
+        """Return a trial's artefacts by name."""
+        return dict(self._db.execute("SELECT name, body FROM artefact WHERE trial = ?", (trial,)).fetchall())
+
+    # -- measurements
+
+    def add_level(self, trial: TrialRow, side: str, invocation: str, digest: str, done: LevelDone) -> None:
+        """Store a finished level; a level of the same invocation and plan that is already there stays."""
+        values = (trial.id, trial.service, side, invocation, digest, done.level.concurrency, done.level.repeat)
+        with self._write() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO level (trial, service, side, invocation, digest, concurrency, repeat, at, body)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, clock.now(), json.dumps(level_to_json(done))),
+            )
+
+    def levels(self, trial: str, side: str, invocation: str, digest: str) -> list[MeasuredLevel]:
+        """Return the finished levels of one side of one trial on one invocation under one plan."""
+        query = "trial = ? AND side = ? AND invocation = ? AND digest = ?"
+        return self._levels(query, (trial, side, invocation, digest))
+
+    def baseline_levels(self, service: str, invocation: str, digest: str) -> list[MeasuredLevel]:
+        """Return the baseline levels that any trial of the service measured on this invocation under this plan."""
+        query = "service = ? AND side = 'baseline' AND invocation = ? AND digest = ?"
+        return self._levels(query, (service, invocation, digest))
+
+    def _levels(self, where: str, values: tuple[str, ...]) -> list[MeasuredLevel]:
+        rows = self._db.execute(f"SELECT side, invocation, at, body FROM level WHERE {where} ORDER BY id", values)
+        return [
+            MeasuredLevel(side=side, invocation=invocation, at=at, done=level_from_json(json.loads(body)))
+            for side, invocation, at, body in rows
+        ]
+
+    # -- logs
+
+    def add_log(self, trial: str, unit: str, invocation: str, records: Sequence[JournalRecord]) -> None:
+        """Store journal records in order, in one commit."""
+        with self._write() as db:
+            (n,) = db.execute("SELECT COALESCE(MAX(n), 0) FROM log WHERE trial = ?", (trial,)).fetchone()
+            db.executemany(
+                "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (trial, n + i, record.at, unit, invocation, record.pid, record.cursor, record.text)
+                    for i, record in enumerate(records, start=1)
+                ],
+            )
+
+    def log(self, trial: str, after: int = 0, limit: int = 1000, invocation: str | None = None) -> list[LogLine]:
+        """Return stored log lines after number `after`; a negative `after` means that many from the end."""
+        if after < 0:
+            (n,) = self._db.execute("SELECT COALESCE(MAX(n), 0) FROM log WHERE trial = ?", (trial,)).fetchone()
+            after = max(0, n + after)
+        query = (
+            "SELECT n, at, unit, pid, text FROM log WHERE trial = ?1 AND n > ?2 AND (?3 IS NULL OR invocation = ?3)"
+            " ORDER BY n LIMIT ?4"
+        )
+        return [LogLine(*row) for row in self._db.execute(query, (trial, after, invocation, limit))]
+
+    def log_records(self, trial: str, invocation: str) -> list[JournalRecord]:
+        """Return the stored records of an invocation, oldest first, to take a watch up where it was."""
+        query = "SELECT cursor, at, pid, text FROM log WHERE trial = ? AND invocation = ? ORDER BY n"
+        rows = self._db.execute(query, (trial, invocation))
+        return [JournalRecord(cursor=cursor, at=at, pid=pid, text=text) for cursor, at, pid, text in rows]
+
+
+def _json(record: Any) -> str:
+    return json.dumps(dataclasses.asdict(record))
+
+
+def _trial_row(row: tuple[Any, ...]) -> TrialRow:
+    failure = Failure(**json.loads(row[10])) if row[10] else None
+    if failure is not None:
+        failure = dataclasses.replace(failure, lines=tuple(failure.lines))
+    return TrialRow(
+        id=row[0],
+        name=row[1],
+        service=row[2],
+        host=row[3],
+        spec=spec_from_json(json.loads(row[4])),
+        created_at=row[5],
+        updated_at=row[6],
+        state=State(row[7]),
+        outcome=Outcome(row[8]) if row[8] else None,
+        reason=row[9],
+        failure=failure,
+    )
