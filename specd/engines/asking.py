@@ -23,6 +23,9 @@ _SHEBANG_BYTES = 512
 _LONG_SHEBANG = re.compile(r"'''exec' \"?(?P<python>/[^\"\n]+?)\"? \"\$0\"")
 _PYTHON_NAME = re.compile(r"(python|pypy)[0-9.]*t?$")
 _CLEANUP_S = 5.0
+# How the launcher, a shell or the host says that it went no further.
+_TIME_IS_UP = 124
+_NOT_RUN = frozenset({125, 126, 127})
 # Whatever the service may do online, a question must be answered from what is on the host.
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -82,11 +85,13 @@ async def ask(host: Host, question: Question, argv: Sequence[str | None], about:
             check=False,
         )
     except CommandTimedOut:
-        raise CantAsk(f"no answer within {question.timeout_s:.0f} s") from None
+        raise CantAsk(f"no answer within {question.timeout_s:g} s") from None
     except CommandFailed as error:
         raise CantAsk(str(error)) from None
-    if answer.status in {125, 126, 127} and not answer.stdout:
-        raise CantAsk(f"the engine's Python could not be run: {_last_line(answer.error_text)}")
+    if answer.status == _TIME_IS_UP:
+        raise CantAsk(f"no answer within {question.timeout_s:g} s")
+    if answer.status in _NOT_RUN and not answer.stdout.strip():
+        raise CantAsk(f"the engine could not be asked: {_last_line(answer.error_text)}")
     return answer
 
 

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import pwd
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -189,6 +191,27 @@ async def test_an_engine_that_crashes_is_unchecked(model: Path, tmp_path: Path) 
     checks = await examine([str(script), "serve", str(model)], env={"PYTHONPATH": str(tmp_path)})
     assert checks["engine.accepts"].status is CheckStatus.UNCHECKED
     assert "ended by signal 4" in checks["engine.accepts"].evidence
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="needs a Python that every user may run")
+async def test_asked_as_the_services_user_in_its_directory() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        (Path(folder) / "vllm").mkdir()
+        told = "f'uid {os.getuid()} in {os.getcwd()} home {os.environ[\"HOME\"]} nice {os.nice(0)}'"
+        (Path(folder) / "vllm" / "__init__.py").write_text(f"import os\nraise ImportError({told})\n")
+        account = pwd.getpwnam("daemon")
+        checks = await by_name("vllm").examine(
+            LocalCommands(),
+            ["/usr/bin/python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "/m"],
+            env={"PYTHONPATH": folder},
+            user="daemon",
+            cwd=folder,
+            timeout_s=20,
+        )
+    expected = f"uid {account.pw_uid} in {folder} home {account.pw_dir} nice {10 + os.nice(0)}"
+    assert expected in checks[-1].evidence, checks[-1]
 
 
 async def test_only_what_is_needed_runs_and_nothing_is_written(model: Path) -> None:

@@ -45,9 +45,8 @@ async def ask_vllm(host: Host, question: Question) -> Check:
     told = last_json_line(answer)
     if told is None:
         ending = answer.error_text.strip().splitlines()[-1:] or [""]
-        by_signal = " (its time was up)" if answer.status in {142, -14, 14} else ""
         return Check.unchecked(
-            ACCEPTS, masking.mask(printable(f"no answer, status {answer.status}{by_signal}: {ending[0]}"), secrets)
+            ACCEPTS, masking.mask(printable(f"no answer, status {answer.status}: {ending[0]}"), secrets)
         )
     check = check_of(told, used_flags(question))
     return Check(check.name, check.status, masking.mask(check.evidence, secrets), check.fix)
