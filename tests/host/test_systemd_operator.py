@@ -1,7 +1,8 @@
-"""A user with sudo for exactly the commands that docs/sudoers.md lists, and a user's own systemd."""
+"""A user with sudo for exactly the commands that docs/sudo.md lists, and a user's own systemd."""
 
 import asyncio
 import re
+from pathlib import Path
 
 import pytest
 
@@ -15,23 +16,8 @@ from tests.testhost import HostOptions, TestHost
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("closed_hosts")]
 
-SUDOERS = r"""
-Cmnd_Alias SPECD_UNITS = \
-  /usr/bin/systemctl daemon-reload, \
-  /usr/bin/systemctl ^(start|stop) --no-block -- (vllm|specd-[A-Za-z0-9_.-]+)\.service$, \
-  /usr/bin/systemctl ^reset-failed -- (vllm|specd-[A-Za-z0-9_.-]+)\.service$, \
-  /usr/bin/systemctl ^kill --kill-whom\=all --signal\=KILL -- (vllm|specd-[A-Za-z0-9_.-]+)\.service$, \
-  /usr/bin/systemctl ^restart -- specd-guard-[A-Za-z0-9_.-]+\.timer$, \
-  /usr/bin/systemctl ^stop -- specd-guard-[A-Za-z0-9_.-]+\.(timer|service)$
-Cmnd_Alias SPECD_FILES = \
-  /usr/bin/tee ^/run/systemd/system/specd-[A-Za-z0-9_.-]+$, \
-  /usr/bin/chmod ^[0-7]{4} /run/systemd/system/specd-[A-Za-z0-9_.-]+$, \
-  /usr/bin/sync ^/run/systemd/system(/specd-[A-Za-z0-9_.-]+)?$, \
-  /usr/bin/cat ^/run/systemd/system/specd-[A-Za-z0-9_.-]+$, \
-  /usr/bin/mv ^-fT /run/systemd/system/specd-[A-Za-z0-9_.-]+ /run/systemd/system/specd-[A-Za-z0-9_.-]+$, \
-  /usr/bin/rm ^-f /run/systemd/system/specd-[A-Za-z0-9_.-]+$
-operator ALL=(root) NOPASSWD: SPECD_UNITS, SPECD_FILES
-"""
+PAGE = (Path(__file__).parents[2] / "docs/sudo.md").read_text()
+SUDOERS = re.findall(r"```sudoers\n(.*?)```", PAGE, re.DOTALL)[0]
 UNIT = "[Service]\nExecStart=/bin/sh -c 'echo serving; exec sleep 1000'\n[Install]\nWantedBy=multi-user.target\n"
 
 
@@ -134,7 +120,7 @@ async def test_missing_rights_are_found_before_anything_is_done(
     found = failures(await manager.preflight("vllm"))
     assert {check.name for check in found} == failed
     for check in found:
-        assert "docs/sudoers.md" in check.fix
+        assert "docs/sudo.md" in check.fix
     assert re.search(words, found[0].evidence), found[0].evidence
     assert host.snapshot("/run/systemd/system") == before
     assert host.is_active("vllm")

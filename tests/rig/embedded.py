@@ -20,6 +20,8 @@ class EmbeddedSite:
     """A supervisor's directory with `llm.service`; everything it started ends with `close`."""
 
     name = "embedded"
+    unit = "llm.service"
+    scope = "system"
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -17,6 +17,8 @@ class RemoteSite:
     """A booted test host with `llm.service`, reached over ssh as root or as `operator` with sudo."""
 
     name = "systemd"
+    unit = UNIT
+    scope = "system"
 
     def __init__(self, directory: Path, host: TestHost, *, user: str = "root") -> None:
         self.directory = directory

@@ -24,10 +24,12 @@ SCRIPT: dict[str, Any] = {
 
 
 class Site(Protocol):
-    """A place where one service, `llm.service`, runs the rehearsal engine."""
+    """A place where one service runs the rehearsal engine."""
 
     name: str
     directory: Path
+    unit: str
+    scope: str
 
     def host_config(self) -> str:
         """Return the [hosts.site] table of the config."""
@@ -73,7 +75,8 @@ socket = {json.dumps(str(site.directory / "run" / "s"))}
 
 [services.llm]
 host = "site"
-unit = "llm.service"
+unit = {json.dumps(site.unit)}
+scope = {json.dumps(site.scope)}
 benchmark = "tiny"
 drain_s = 1.0
 stop_timeout_s = 2.0

@@ -15,7 +15,7 @@ from specd.services.systemd.scope import Scope
 
 __all__ = ["Rights", "systemctl_forms", "write_forms"]
 
-_FIX = "add the lines of docs/sudoers.md to a file in /etc/sudoers.d/ of the host"
+_FIX = "add the lines of docs/sudo.md to a file in /etc/sudoers.d/ of the host"
 
 
 def systemctl_forms(unit: str, candidate: str, trial: str, version: int) -> tuple[list[list[str]], list[list[str]]]:
