@@ -1,10 +1,8 @@
 """Memory of the GPUs, as nvidia-smi tells it; unknown is None, never zero."""
 
-import csv
-import io
 from dataclasses import dataclass
 
-from specd.errors import CommandFailed, CommandTimedOut
+from specd.errors import CommandFailed, CommandTimedOut, HostUnreachable
 from specd.hosts.host import Host
 
 __all__ = ["GpuMemory", "gpu_memory"]
@@ -36,6 +34,10 @@ async def gpu_memory(host: Host) -> list[GpuMemory] | None:
         users = await _query(host, program, "--query-compute-apps=gpu_uuid,pid,used_memory,process_name")
     except (CommandFailed, CommandTimedOut):
         return None
+    except HostUnreachable:
+        if host.link.connected:  # killed by a signal, which says nothing of the link
+            return None
+        raise
     processes: dict[str, list[tuple[int, int | None, str]]] = {}
     for row in users:
         if len(row) >= 4 and row[1].isdecimal():
@@ -51,4 +53,6 @@ async def gpu_memory(host: Host) -> list[GpuMemory] | None:
 
 async def _query(host: Host, program: str, what: str) -> list[list[str]]:
     answer = await host.run([program, what, "--format=csv,noheader,nounits"], timeout_s=_TIMEOUT_S)
-    return list(csv.reader(io.StringIO(answer.text), skipinitialspace=True))
+    # Only the last column, a process's name, may hold a comma.
+    columns = what.count(",")
+    return [line.split(", ", columns) for line in answer.text.splitlines()]

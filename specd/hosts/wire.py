@@ -47,7 +47,11 @@ _ENVIRONMENT = (
     "case $s_m in *env) set -f; read -r s_e <&3; for s_a in $s_e; do "
     's_b=$(printf %b_ "$s_a"); export "${s_b%_}"; done; set +f;; esac; '
 )
-_START = 'case $s_m in feed*) "$@" <&3 3<&- & ;; *) "$@" </dev/null 3<&- & ;; esac; s_c=$!; '
+# The last number of a job is asked for without writing the mark: csh would look into its history for it.
+_START = (
+    'case $s_m in feed*) "$@" <&3 3<&- & ;; *) "$@" </dev/null 3<&- & ;; esac; '
+    's_x=$(printf "\\041"); eval "s_c=$"$s_x; '
+)
 # A server gives each command a process group; where ours is its leader, what the command started is ended with it.
 _END_GROUP = (
     "s_end() { trap : TERM; read -r s_a s_b s_b s_b s_g s_b </proc/$$/stat; "
@@ -56,7 +60,7 @@ _END_GROUP = (
 # The trap comes last: a subshell that still had it could lose the signal that ends it.
 _WATCH = (
     "s_w=; case $s_m in watch*) "
-    "{ while read -r s_a; do :; done; s_end; } <&3 >/dev/null 2>&1 & s_w=$!;; "
+    '{ while read -r s_a; do :; done; s_end; } <&3 >/dev/null 2>&1 & eval "s_w=$"$s_x;; '
     'esac; trap "kill -TERM $s_c" TERM; '
 )
 _RUN = (
