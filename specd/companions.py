@@ -10,7 +10,7 @@ import structlog
 from specd.engines.engine import Failure, ServerCommand
 from specd.errors import HostError, SpecdError
 from specd.phases.context import Context
-from specd.phases.guard import arm_guard, has_fired
+from specd.phases.guard import renew_guard
 from specd.phases.ready import candidate_view
 from specd.phases.step import Step
 from specd.watch import UnitWatch
@@ -75,11 +75,9 @@ class Companions:
         while True:
             pause = self._ctx.service.guard.renew_s
             try:
-                if (self._ctx.fact("guard") or {}).get("state") in {"armed", "fired"}:
-                    if await has_fired(self._ctx):
-                        self._tell_fired()
-                        return
-                    await arm_guard(self._ctx)
+                if await renew_guard(self._ctx):
+                    self._tell_fired()
+                    return
             except HostError as error:
                 log.warning("guard.not-renewed", error=str(error))
                 pause = min(pause, _RETRY_S)

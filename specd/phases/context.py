@@ -1,5 +1,7 @@
 """What the work of a state may use: the trial, its seams, its checkpoints, and what can be seen on the host."""
 
+import asyncio
+import asyncio
 import contextlib
 import dataclasses
 import os
@@ -58,6 +60,7 @@ class Context:
     bus: Bus
     deadline: Deadline
     machine_state: Callable[[], State]
+    guarding: asyncio.Lock = field(default_factory=asyncio.Lock)
     secrets: set[str] = field(default_factory=set)
     watch: UnitWatch | None = None
     progress: StageProgressed | None = None
@@ -109,8 +112,7 @@ class Context:
     async def look_at_baseline(self) -> Baseline:
         """Read the baseline's unit and recognise its engine; raises UnitError or EngineError."""
         unit = self.service.unit
-        facts = await self.manager.facts(unit)
-        status = await self.manager.status(unit)
+        facts, status = await asyncio.gather(self.manager.facts(unit), self.manager.status(unit))
         engine, command = find_server(self.service, facts.argv)
         self.secrets.update(engine.secrets(facts.argv, facts.environment))
         return Baseline(facts, status, engine, command)

@@ -5,13 +5,38 @@ from specd.phases.context import Context
 from specd.services.service import GuardPlan
 from states.events import GuardChanged
 
-__all__ = ["arm_guard", "disarm_guard", "has_fired"]
+__all__ = ["arm_guard", "disarm_guard", "has_fired", "renew_guard"]
 
 
 async def arm_guard(ctx: Context) -> None:
     """Arm the guard on the host, or renew its lease; one that has fired is told and armed afresh."""
-    if await has_fired(ctx):
+    async with ctx.guarding:
+        if await has_fired(ctx):
+            await ctx.manager.disarm_guard(ctx.row.id)
+        await _arm(ctx)
+
+
+async def renew_guard(ctx: Context) -> bool:
+    """Renew the lease of a guard that is armed; returns True when it has fired instead."""
+    # Under the lock: a renewal that crosses a disarming would leave an armed guard behind for ever.
+    async with ctx.guarding:
+        if (ctx.fact("guard") or {}).get("state") not in {"armed", "fired"}:
+            return False
+        if await has_fired(ctx):
+            return True
+        await _arm(ctx)
+        return False
+
+
+async def disarm_guard(ctx: Context) -> None:
+    """Take the guard away; only after something proven serves."""
+    async with ctx.guarding:
         await ctx.manager.disarm_guard(ctx.row.id)
+        ctx.put("guard", {"state": "disarmed", "at": clock.now()})
+    _tell(ctx, "disarmed")
+
+
+async def _arm(ctx: Context) -> None:
     lease_s = ctx.service.guard.lease_s
     plan = GuardPlan(trial=ctx.row.id, candidate=ctx.candidate_name, baseline=ctx.service.unit, lease_s=lease_s)
     await ctx.manager.arm_guard(plan)
@@ -19,13 +44,6 @@ async def arm_guard(ctx: Context) -> None:
     until = clock.after(lease_s)
     ctx.put("guard", {"state": "armed", "until": until, "lease_s": lease_s})
     _tell(ctx, "renewed" if renewed else "armed", until)
-
-
-async def disarm_guard(ctx: Context) -> None:
-    """Take the guard away; only after something proven serves."""
-    await ctx.manager.disarm_guard(ctx.row.id)
-    ctx.put("guard", {"state": "disarmed", "at": clock.now()})
-    _tell(ctx, "disarmed")
 
 
 async def has_fired(ctx: Context) -> bool:
