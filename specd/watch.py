@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from specd.engines.engine import Engine, Failure
+from specd.engines.engine import Engine, Failure, Stage
 from specd.engines.openai_probe import Health, ServerProbe
 from specd.engines.progress import Estimator, Reading
 from specd.errors import HostError, HostUnreachable
@@ -26,6 +26,9 @@ log = structlog.get_logger()
 
 _STATUS_S = 0.25
 _PROBE_S = 0.08
+# Once the log says that the server comes up, it is asked this often, for so long.
+_EAGER_PROBE_S = 0.02
+_EAGER_FOR_S = 10.0
 _OUTSIDE_S = 1.0
 _GPU_EVERY = 5
 _STORE_S = 0.2
@@ -60,6 +63,8 @@ class UnitWatch:
         self._estimator = Estimator(time.monotonic(), history=source.history_s)
         self.exited = asyncio.Event()
         self._changed = asyncio.Event()
+        self._announced = asyncio.Event()
+        self._announced_at = 0.0
         self._cursor = ""
         self._told = (0.0, "")
         self._tail: list[str] = []
@@ -134,6 +139,9 @@ class UnitWatch:
         del self._tail[:-200]
         for observation in self.reader.feed(record.text):
             self._estimator.observe(observation, time.monotonic())
+        if self._estimator.stage == Stage.SERVER and not self._announced.is_set():
+            self._announced_at = time.monotonic()
+            self._announced.set()
         self._changed.set()
 
     async def _follow_journal(self) -> None:
@@ -229,6 +237,16 @@ class UnitWatch:
                 with contextlib.suppress(HostUnreachable):
                     if await probe.health() is Health.UP:
                         break
-                await asyncio.sleep(_PROBE_S)
+                await self._pause_probing()
         self.is_up = True
         self._changed.set()
+
+    async def _pause_probing(self) -> None:
+        """Wait before the next probe; the log's word that the server comes up only hastens it."""
+        if not self._announced.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._announced.wait(), _PROBE_S)
+        elif time.monotonic() - self._announced_at < _EAGER_FOR_S:
+            await asyncio.sleep(_EAGER_PROBE_S)
+        else:
+            await asyncio.sleep(_PROBE_S)

@@ -10,6 +10,7 @@ from specd.services.service import UnitStatus
 
 __all__ = ["stop_and_release"]
 
+_FIRST_LOOK_S = 0.02
 _LOOK_S = 0.1
 _GPU_STEADY_MIB = 64
 
@@ -20,22 +21,23 @@ async def stop_and_release(ctx: Context, unit: str, port: int, *, within_s: floa
     SIGKILL goes to the whole cgroup when the unit's own stop has taken longer than `within_s`. Bounded by the state's
     deadline only. Raises EngineError when another program holds the port; port 0 is not looked at.
     """
-    status = await ctx.manager.status(unit)
-    held = {process.pid for process in await ctx.manager.processes(unit)}
+    status, processes = await asyncio.gather(ctx.manager.status(unit), ctx.manager.processes(unit))
+    held = {process.pid for process in processes}
     if not status.is_down:
         await ctx.manager.stop(unit)
     killed_at: float | None = None
     started = time.monotonic()
+    pause_s = _FIRST_LOOK_S
     while True:
-        status = await ctx.manager.status(unit)
-        processes = await ctx.manager.processes(unit)
+        status, processes = await asyncio.gather(ctx.manager.status(unit), ctx.manager.processes(unit))
         if status.is_down and not processes:
             break
         if time.monotonic() - (killed_at or started) > within_s:
             ctx.note("warning", f"{unit} did not end within {within_s:.0f} s of its stop: SIGKILL to its cgroup")
             await ctx.manager.kill(unit)
             killed_at = time.monotonic()
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LOOK_S)
     if port:
         await _port_closed(ctx, port)
     await _gpu_released(ctx, held)

@@ -68,8 +68,7 @@ def _stage(ctx: Context, words: str) -> None:
 
 async def _stop_candidate(ctx: Context, baseline: Baseline) -> None:
     name = ctx.candidate_name
-    status = await ctx.manager.status(name)
-    processes = await ctx.manager.processes(name)
+    status, processes = await asyncio.gather(ctx.manager.status(name), ctx.manager.processes(name))
     if status.is_down and not processes:
         return
     _stage(ctx, "stopping the candidate")

@@ -1,5 +1,7 @@
 """The proof that a unit serves: the right model, a generated token, from a process in this unit's cgroup."""
 
+import asyncio
+
 from specd.checks import Check
 from specd.engines.engine import ServerCommand
 from specd.engines.openai_probe import FirstToken
@@ -17,8 +19,8 @@ async def prove_serving(
     async with ctx.probe(facts, command) as probe:
         token = await probe.first_token(within_s)
     checks = [Check.passed("ready.token", f"first token after {token.seconds * 1e3:.0f} ms ({token.channel})")]
-    owners = await ctx.manager.port_owners(command.port)
-    members = {process.pid for process in await ctx.manager.processes(unit)}
+    owners, processes = await asyncio.gather(ctx.manager.port_owners(command.port), ctx.manager.processes(unit))
+    members = {process.pid for process in processes}
     if any(owner.pid in members or owner.unit == unit for owner in owners):
         checks.append(Check.passed("ready.owner", f"port {command.port} belongs to {unit}"))
     elif owners and any(owner.pid or owner.unit for owner in owners):

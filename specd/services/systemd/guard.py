@@ -125,8 +125,10 @@ class Guard:
         check_unit_name(job)
         directory = await self._scope.runtime_unit_dir()
         paths = [f"{directory}/{name}" for name in (timer, job)]
-        there = [path for path in paths if await self._content(path) is not None]
-        shown = await self._scope.show(timer, "LoadState")
+        shown, contents = await asyncio.gather(
+            self._scope.show(timer, "LoadState"), asyncio.gather(*(self._content(path) for path in paths))
+        )
+        there = [path for path, content in zip(paths, contents, strict=True) if content is not None]
         if not there and shown.get("LoadState") == "not-found":
             return
         # The timer first, or it could fire between the two.

@@ -1,0 +1,101 @@
+"""What specd adds to a trial: `python -m benchmarks.trial_overhead [--site embedded|systemd] [--trials N]`.
+
+Overhead = the wall time from the submission to `restored`, less the scripted stages of the two starts (candidate,
+baseline) and less the time in which the benchmark client measured (the sum of its levels' wall times; the plan has no
+warm-up). All else counts: the client's own start, stopping the engines, systemd, sshd, every commit. Each state's line
+shows its wall time, what of it was scripted or measured, and the rest.
+"""
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import sys
+from typing import Any
+
+from benchmarks.sites import SITES, SiteMissing, open_site, spread
+from specd import clock
+from tests.rig import SCRIPT, Daemon
+
+TARGET_S = {"embedded": 1.5, "systemd": 3.0}
+_LOADING = ("import", "config", "engine", "weights")
+_COMPILING = ("compile", "capture", "startup")
+_PLAN = """
+[benchmarks.timed]
+levels = [1, 2]
+repeats = 2
+requests = 4
+prompts = "quick"
+max_tokens = 24
+warmup_requests = 0
+first_token_s = 4
+idle_s = 4
+"""
+
+
+def needed_s(shown: dict[str, Any]) -> dict[str, float]:
+    """Return the seconds of each state that belong to the engine's script or to the measurement."""
+    stages: dict[str, float] = SCRIPT["stages"]
+    return {
+        "baseline": sum(level["wall_s"] for level in shown["baseline"]["levels"]),
+        "loading": sum(stages[name] for name in _LOADING),
+        "cudagraph-compile": sum(stages[name] for name in _COMPILING),
+        "benchmark": sum(level["wall_s"] for level in shown["candidate"]["levels"]),
+        "rollback": sum(stages.values()),
+    }
+
+
+def wall_s(shown: dict[str, Any]) -> dict[str, float]:
+    """Return the seconds that each state took, the queue included."""
+    entered = [("queued", shown["created_at"]), *((move["state"], move["at"]) for move in shown["history"])]
+    return {
+        state: clock.seconds_between(at, until)
+        for (state, at), (_, until) in itertools.pairwise(entered)
+    }
+
+
+async def run_trials(site_name: str, count: int) -> list[dict[str, Any]]:
+    """Run whole trials one after the other and return them as `show` shows them; raises SiteMissing."""
+    found: list[dict[str, Any]] = []
+    async with open_site(site_name) as site, Daemon(site, _PLAN) as daemon:
+        for number in range(count):
+            shown = await daemon.settled(await daemon.submit(name=f"t{number}", benchmark="timed"))
+            if shown["state"] != "restored" or shown["outcome"] == "failed":
+                raise RuntimeError(f"the trial ended as {shown['state']}, {shown['outcome']}: {shown['reason']}")
+            found.append(shown)
+    return found
+
+
+def report(site_name: str, trials: list[dict[str, Any]]) -> bool:
+    """Print where the time went; returns whether the median is within the target."""
+    walls, needs = [wall_s(shown) for shown in trials], [needed_s(shown) for shown in trials]
+    print(f"{site_name}: {len(trials)} trials, medians in s")
+    print(f"  {'state':<18} {'wall':>7} {'needed':>7} {'added':>7}")
+    for state in walls[0]:
+        wall = statistics.median(each[state] for each in walls)
+        need = statistics.median(each.get(state, 0.0) for each in needs)
+        print(f"  {state:<18} {wall:7.3f} {need:7.3f} {wall - need:7.3f}")
+    added = [sum(wall.values()) - sum(need.values()) for wall, need in zip(walls, needs, strict=True)]
+    target = TARGET_S[site_name]
+    whole = statistics.median(sum(each.values()) for each in walls)
+    middle = statistics.median(added)
+    print(f"  whole trial {whole:.2f} s; added {spread(added)}: {middle / target:.0%} of the target of {target} s")
+    return middle < target
+
+
+async def _main(sites: tuple[str, ...], count: int) -> bool:
+    good = True
+    for name in sites:
+        try:
+            good &= report(name, await run_trials(name, count))
+        except SiteMissing as why:
+            print(f"{name}: skipped, {why}")
+    return good
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--site", choices=SITES)
+    parser.add_argument("--trials", type=int, default=5)
+    options = parser.parse_args()
+    sys.exit(not asyncio.run(_main((options.site,) if options.site else SITES, options.trials)))
