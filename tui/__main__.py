@@ -50,6 +50,9 @@ def _run(address: str, token: str, args: argparse.Namespace) -> int:
     from tui.glyphs import ASCII, glyphs_for
     from tui.leave import Exit
 
+    for name in ("COLUMNS", "LINES"):
+        # Exported ones are of another moment; the terminal itself knows its size, also after a change.
+        os.environ.pop(name, None)
     glyphs = ASCII if args.ascii else glyphs_for()
     app = ConsoleApp(
         ApiClient(address, token), glyphs, theme=args.theme or "", read_only=args.read_only, leaving=Exit()

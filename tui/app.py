@@ -62,6 +62,8 @@ class ConsoleApp(Console):
             self.register_theme(known)
         self.theme = theme or THEME_NAMES[0]
         self.read_only = read_only
+        # Over SSH every frame of an animation is a delay.
+        self.animation_level = "none"
         self.set_reactive(Console.view, ViewState(address=clean(client.address)))
         self.feed = Feed(client, self.take, self.complain, self._timestamp)
         self._leaving = leaving

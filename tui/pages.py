@@ -176,9 +176,9 @@ def result_page(trial: Trial, detail: Detail, glyphs: Glyphs) -> Content:
     blocks: list[Content] = []
     if trial.outcome:
         line = Content.assemble((trial.outcome.upper(), f"bold {outcome_style(trial.outcome)}"))
-        words = verdict_words(detail)
         reason = trial.reason if not detail.failure or trial.reason != detail.failure.sentence else ""
-        blocks.append(Content("\n").join([line, *(Content(text) for text in (words, reason) if text)]))
+        measured = Content.assemble((verdict_words(detail), MUTED))
+        blocks.append(Content("\n").join([line, *(text for text in (Content(reason), measured) if text.plain)]))
     if detail.failure:
         blocks.append(_failure_block(detail, glyphs))
     rows = figure_rows(detail)

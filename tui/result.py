@@ -76,11 +76,9 @@ def verdict_words(detail: Detail) -> str:
         return ""
     level = number(comparison.get("level"))
     words = _METRICS.get(metric, clean(metric)) + (f" at concurrency {level:.0f}" if level else "")
-    words += f": {abs(estimate):.1%} {'faster' if estimate > 0 else 'slower'} than the baseline"
+    words += f": speed {estimate:+.1%}"
     low, high = number(comparison.get("low")), number(comparison.get("high"))
     if low is not None and high is not None:
-        confidence = number(comparison.get("confidence"))
-        share = f"{confidence:.0%} " if confidence is not None else ""
-        words += f" ({share}interval of the speed change {low:+.1%} to {high:+.1%})"
+        words += f" ({low:+.1%} to {high:+.1%})"
     margin = number(comparison.get("margin"))
     return words + (f"; below {margin:.1%} counts as equal" if margin is not None else "")

@@ -8,6 +8,7 @@ LOADING = "260301-k7mwp"
 WORSE = "260301-a2xqd"
 FAILED = "260228-t9pzn"
 KEPT = "260227-h4cve"
+EAGLE = {"speculative-config": {"method": "eagle3", "model": "/models/kimi-eagle3", "num_speculative_tokens": 2}}
 FLAGS = {"speculative-config": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}}
 
 
@@ -158,6 +159,7 @@ def whole(trial: str) -> dict[str, Any]:
 
 def _loading() -> dict[str, Any]:
     return {
+        "changes": {"flags": EAGLE, "env": {"VLLM_ATTENTION_BACKEND": "TRITON_MLA", "HF_TOKEN": "hf_do_not_show"}},
         "serving": "nothing yet",
         "deadline_at": "2026-03-01T13:49:00.000Z",
         "expected_s": {"loading": 1110.0, "cudagraph-compile": 340.0, "ready": 12.0, "benchmark": 540.0},

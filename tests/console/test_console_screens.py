@@ -79,9 +79,13 @@ async def open_trial(pilot: object, place: int) -> None:
 async def test_the_panes_of_a_trial_come_one_after_another(server: ApiServer, make_console: MakeConsole) -> None:
     async with make_console().run_test(size=(80, 24), notifications=True) as pilot:
         await open_trial(pilot, 2)
-        await shows(pilot, "ngram-5-4", "[log]")
-        await pilot.press("tab")
-        await shows(pilot, "[result worse]", "12.4% slower than the baseline", "13.60      15.53   +14.2%")
+        await shows(
+            pilot,
+            "[result worse]",
+            "12.4 % slower at concurrency 1",
+            "speed -12.4% (-17.1% to -8.1%)",
+            "13.60      15.53   +14.2%",
+        )
         await pilot.press("tab")
         await shows(pilot, "[checks 1▲]", "nvidia-smi is not on this host", "to mend it: install it")
         await pilot.press("right_square_bracket")
@@ -94,7 +98,9 @@ async def test_the_panes_of_a_trial_come_one_after_another(server: ApiServer, ma
 async def test_a_wide_screen_shows_log_and_result_together(server: ApiServer, make_console: MakeConsole) -> None:
     async with make_console().run_test(size=(120, 40), notifications=True) as pilot:
         await open_trial(pilot, 3)
-        await shows(pilot, "✗ kv-cache: the GPU memory", "Resolved architecture", "✗ loading", "– benchmark")
+        await shows(
+            pilot, "[result failed]", "✗ kv-cache: the GPU memory", "Resolved architecture", "✗ loading", "– benchmark"
+        )
 
 
 async def test_hostile_text_is_shown_as_text(server: ApiServer, make_console: MakeConsole) -> None:

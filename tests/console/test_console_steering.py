@@ -54,7 +54,7 @@ async def test_yes_can_be_reached_by_arrows(server: ApiServer, make_console: Mak
         assert server.asked[0][0] == CANCEL
 
 
-@pytest.mark.parametrize("way", [[], ["2"], ["enter"], ["j", "j", "enter", "tab"]])
+@pytest.mark.parametrize("way", [[], ["2"], ["enter"], ["j", "j", "enter", "space"]])
 async def test_rollback_is_one_key_and_one_confirmation_from_anywhere(
     server: ApiServer, make_console: MakeConsole, way: list[str]
 ) -> None:
@@ -134,7 +134,7 @@ async def test_copy_reaches_the_clipboard_and_a_file_that_is_named(
         copied = tmp_path / "state/specd-tui/copied.txt"
         assert copied.read_text() == story.LOADING + "\n"
         assert app.clipboard == story.LOADING
-        await pilot.press("j", "j", "enter", "tab")
+        await pilot.press("j", "j", "enter")
         await shows(pilot, "[result failed]", "✗ kv-cache")
         await pilot.press("y")
         await says(pilot, "Copied why it failed")

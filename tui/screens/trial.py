@@ -10,7 +10,7 @@ from textual.widgets import Static
 from tui.actions import Scope, bindings_of
 from tui.ink import MUTED, WARN
 from tui.logtail import LogPage, LogTail
-from tui.model import ViewState
+from tui.model import SETTLED, ViewState
 from tui.pages import changes_page, checks_page, clocks_line, gauge_line, result_page, serving_line, stage_lines
 from tui.records import Detail, Trial
 from tui.screens.base import ConsoleScreen, Subject
@@ -33,6 +33,7 @@ class TrialScreen(ConsoleScreen):
         super().__init__()
         self.trial = trial
         self._pane = ""
+        self._is_chosen = False
 
     def compose_body(self) -> ComposeResult:
         for name in ("serving", "clocks", "stages", "gauge"):
@@ -68,7 +69,14 @@ class TrialScreen(ConsoleScreen):
         if detail is not None:
             self._put("clocks", clocks_line(trial, detail, service, now))
             self._draw_panes(trial, detail)
+            self._choose_first(trial)
         self._draw_bar()
+
+    def _choose_first(self, trial: Trial) -> None:
+        """A trial that has ended opens with its result, unless another pane was asked for by then."""
+        if not self._is_chosen and trial.state in SETTLED:
+            self._show_pane("result")
+        self._is_chosen = True
 
     def _draw_panes(self, trial: Trial, detail: Detail) -> None:
         glyphs = self.console.glyphs
@@ -124,6 +132,7 @@ class TrialScreen(ConsoleScreen):
         self._draw_bar()
 
     def _step_pane(self, by: int) -> None:
+        self._is_chosen = True
         self._show_pane(_PANES[(_PANES.index(self._pane) + by) % len(_PANES)])
 
     def action_next_pane(self) -> None:
@@ -135,6 +144,7 @@ class TrialScreen(ConsoleScreen):
         self._step_pane(-1)
 
     def on_pane_bar_chosen(self, message: PaneBar.Chosen) -> None:
+        self._is_chosen = True
         self._show_pane(message.pane)
 
     # -- keys
