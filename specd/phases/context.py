@@ -1,7 +1,6 @@
 """What the work of a state may use: the trial, its seams, its checkpoints, and what can be seen on the host."""
 
 import asyncio
-import asyncio
 import contextlib
 import dataclasses
 import os
