@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from specd.checks import Check, CheckStatus
+from specd.checks import Check, CheckStatus, failures
 from specd.engines.engine import ServerCommand
 from specd.engines.masking import mask
 from specd.engines.openai_probe import Health, ServerProbe
@@ -56,14 +56,18 @@ async def _host(fleet: Fleet, name: str) -> tuple[str, list[Check]]:
 
 
 async def _service(fleet: Fleet, service: ServiceSettings) -> tuple[str, list[Check]]:
+    checks: list[Check] = []
     try:
         manager = fleet.manager(service)
-        checks = await manager.preflight(service.unit)
+        checks += await manager.preflight(service.unit)
         facts = await manager.facts(service.unit)
         engine, command = find_server(service, facts.argv)
         status = await manager.status(service.unit)
     except SpecdError as error:
-        return service.name, [Check.failed(f"{error.code}.read", error.what, error.next_step)]
+        # What preflight has found already says it better.
+        if not failures(checks):
+            checks.append(Check.failed(f"{error.code}.read", error.what, error.next_step))
+        return service.name, checks
     secrets = engine.secrets(facts.argv, facts.environment)
     words = f"{engine.name}, model {command.model} as {command.served_name} on port {command.port}"
     checks.append(Check.passed("engine.recognised", mask(words, secrets)))

@@ -57,7 +57,7 @@ def _tell(queued: list[dict[str, Any]]) -> None:
 
 async def _wait(args: argparse.Namespace, client: ApiClient, queued: list[dict[str, Any]]) -> int:
     from specd.cli.show import ending
-    from specd.cli.watch import ended_as_asked, follow
+    from specd.cli.watch import exit_status, follow
     from specd.cli.watch_view import LineView, LiveView
 
     # stdout belongs to the ids and the JSON; the story of the wait goes where people look.
@@ -70,4 +70,4 @@ async def _wait(args: argparse.Namespace, client: ApiClient, queued: list[dict[s
             terminal.line(line)
     if args.json:
         print_json({"trials": ended})
-    return 0 if all(ended_as_asked(trial) for trial in ended) else 1
+    return exit_status(*ended)

@@ -16,18 +16,20 @@ from specd.cli.watch_view import JsonView, LineView, LiveView, View
 from specd.errors import DaemonUnreachable
 from states.table import PARKED, TERMINAL, Outcome
 
-__all__ = ["ended_as_asked", "follow", "watch"]
+__all__ = ["ended_as_asked", "exit_status", "follow", "watch"]
 
 _TICK_S = 0.2
 _LONGEST_WAIT_S = 2.0
 _PAGE = 1000
 _SETTLED = frozenset(state.value for state in TERMINAL | PARKED)
 _ENDED_WELL = frozenset({"kept", "restored"})
+# Classes of a trial that a check, or the unit itself, ruled out before anything was stopped.
+_REFUSALS = frozenset({"refused", "unit", "engine"})
 _JUDGED = frozenset(o.value for o in (Outcome.BETTER, Outcome.WORSE, Outcome.EQUIVALENT, Outcome.INCONCLUSIVE))
 
 
 def watch(args: argparse.Namespace) -> int:
-    """Follow one trial to its end (0 if it ended as asked, else 1), or everything until interrupted."""
+    """Follow one trial to its end (0 if it ended as asked, 4 if it was refused, else 1), or all until interrupted."""
     try:
         return asyncio.run(_watch(args))
     except KeyboardInterrupt:
@@ -42,6 +44,15 @@ def ended_as_asked(trial: dict[str, Any]) -> bool:
     return trial.get("state") in _ENDED_WELL and trial.get("outcome") in _JUDGED
 
 
+def exit_status(*trials: dict[str, Any]) -> int:
+    """Return 0 when all ended as asked, 4 when the others were all refused with the baseline untouched, else 1."""
+    others = [trial for trial in trials if not ended_as_asked(trial)]
+    if not others:
+        return 0
+    refused = all(trial.get("state") == "withdrawn" and trial.get("class") in _REFUSALS for trial in others)
+    return 4 if refused else 1
+
+
 async def _watch(args: argparse.Namespace) -> int:
     terminal = Terminal.of(sys.stdout)
     async with api(args) as client:
@@ -51,7 +62,7 @@ async def _watch(args: argparse.Namespace) -> int:
                 terminal.line()
                 for line in ending(trial, terminal):
                     terminal.line(line)
-            return 0 if ended_as_asked(trial) else 1
+            return exit_status(trial)
         health = await client.health()
         view = _view(args, terminal, one=False)
         await _Following(client, "", view, args.patience, since=_last_seq(health)).run()

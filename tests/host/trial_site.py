@@ -14,7 +14,17 @@ from tests.testhost.errors import HostError
 from tests.testhost.power import wait_until
 from tests.testhost.rehearsal import ARCHIVE, MODEL, MODEL_NAME, PORT, guest_python, request
 
-__all__ = ["QUICK", "HostSite", "UserSite", "noted", "put_engine", "serve_words", "short_lease", "unit_text"]
+__all__ = [
+    "QUICK",
+    "SCRIPT_FILE",
+    "HostSite",
+    "UserSite",
+    "noted",
+    "put_engine",
+    "serve_words",
+    "short_lease",
+    "unit_text",
+]
 
 # Enough to be measured, over in two seconds.
 QUICK = """\
