@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.trial_site import QUICK, SCRIPT_FILE, HostSite, noted, put_engine, serve_words, unit_text
+from tests.host.trial_site import QUICK, HostSite, noted, put_engine, serve_words, unit_text
 from tests.rig import Daemon
-from tests.rig.daemon import write_trial
 from tests.testhost import TestHost
 
 pytestmark = pytest.mark.host
@@ -107,48 +106,3 @@ async def test_a_unit_of_this_make_is_tried_and_restored(host: TestHost, tmp_pat
         assert site.traces() == []
     finally:
         site.remove()
-
-
-REFUSED = {
-    "shell": ("ExecStart=/bin/bash -c 'exec {serve}'", ["`bash -c`", "shell command of the unit"]),
-    "script": ("ExecStart=/opt/rehearsal/start.sh", ["/opt/rehearsal/start.sh"]),
-    "docker": (
-        "ExecStart=/usr/local/bin/docker run --rm --name x vllm/vllm-openai --model m",
-        ["`docker run`", "image"],
-    ),
-    "oneshot": ("Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true serve", ["Type=oneshot"]),
-    "forking": ("Type=forking\nExecStart=/bin/sh -c 'sleep 1000 &'", ["Type=forking"]),
-    "two commands": ("ExecStart={serve}\nExecStart={serve}", ["more than one ExecStart="]),
-    "no server": ("ExecStart=/bin/sleep 1000", ["no LLM server is recognised", "/bin/sleep"]),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-async def test_a_unit_that_cant_be_tried_is_refused_in_words(host: TestHost, tmp_path: Path, name: str) -> None:
-    lines, words = REFUSED[name]
-    host.put("/usr/local/bin/docker", "#!/bin/sh\nexec sleep 1000\n", mode=0o755)
-    host.put("/opt/rehearsal/start.sh", "#!/bin/sh\nexec sleep 1000\n", mode=0o755)
-    text = "[Service]\n" + lines.format(serve=serve_words(host)) + f"\nEnvironment=SPECD_REHEARSAL={SCRIPT_FILE}\n"
-    site = HostSite(tmp_path, host, {"llm.service": text}, start=False)
-    try:
-        host.systemctl("start", "llm", check=False)
-        await told_by_every_command(site, words)
-    finally:
-        site.remove()
-
-
-async def told_by_every_command(site: HostSite, words: list[str], *, started: bool = True) -> None:
-    """Ask check, plan and submit: each refuses with these words, and nothing happens on the host."""
-    before = site.host.show(site.unit, "InvocationID", "ActiveState", "UnitFileState")
-    trial = write_trial(site.directory / "t.toml", {"max-num-seqs": 8})
-    async with Daemon(site) as daemon:
-        for command in (["check"], ["plan", str(trial)], ["submit", "--wait", str(trial)]):
-            done = await asyncio.to_thread(daemon.command, *command)
-            told = done.stdout + done.stderr
-            assert done.returncode == 4, (command, told)
-            for word in words:
-                assert word in told, (command, word, told)
-    imported = await asyncio.to_thread(daemon.command, "import", "site", site.unit)
-    assert imported.returncode == 4, imported.stdout + imported.stderr
-    assert site.host.show(site.unit, "InvocationID", "ActiveState", "UnitFileState") == before
-    assert site.traces() == []

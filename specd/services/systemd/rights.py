@@ -94,12 +94,16 @@ class Rights:
     async def _directory(self, name: str) -> Check:
         """Check a directory that needs no sudo; the one a user's units go to is made when it is needed."""
         directory = self._scope.candidate_dir()
-        parent = (
-            directory if directory != await self._scope.runtime_unit_dir() else directory.rpartition("/systemd/")[0]
-        )
-        if (await self._scope.host.run(["test", "-w", parent], check=False)).status != 0:
-            return Check.failed(name, f"{parent} is missing or not writable", "correct `unit_dir` of this host")
+        place = directory
+        if directory == await self._scope.runtime_unit_dir() and not await self._is_there(directory):
+            place = directory.rpartition("/systemd/")[0]
+        if (await self._scope.host.run(["test", "-w", place], check=False)).status != 0:
+            what = "not writable" if await self._is_there(place) else "missing"
+            return Check.failed(name, f"{place} is {what}", "mend that, or name another directory in `unit_dir`")
         return Check.passed(name, f"{directory} is writable")
+
+    async def _is_there(self, path: str) -> bool:
+        return (await self._scope.host.run(["test", "-e", path], check=False)).status == 0
 
     async def _needless(self, name: str) -> Check | None:
         """Return the check's result where no sudo is needed, or where there is none to ask."""
