@@ -163,6 +163,12 @@ class Estimator:
             done, total = self._progress.count
             words = {Stage.WEIGHTS: "shards", Stage.CAPTURE: "graph captures"}.get(self._stage, "steps")
             counted = _Evidence(done / total, f"{words} {done:.0f}/{total:.0f}")
+            if done >= total and self._stage == Stage.WEIGHTS:
+                # Every shard is in, but packing and profiling follow silently: what is left shows only in its usual time.
+                usual = self._from_history(now)
+                fraction = max(usual.fraction, 0.5) if usual else _GUESS_CAP
+                source = f"{counted.source}, {usual.source}" if usual else f"{counted.source}, not yet over"
+                return _Evidence(fraction, source)
             inside = self._outside()
             if inside is None or inside.fraction <= counted.fraction:
                 return counted
@@ -233,7 +239,8 @@ class Estimator:
         return by_pace * fraction + by_history * (1 - fraction)
 
     def _has_pace(self) -> bool:
-        return self._progress.count is not None or self._outside() is not None
+        count = self._progress.count
+        return self._outside() is not None if count is None else count[0] < count[1]
 
 
 def _has_moved(before: Reading, after: Reading) -> bool:
