@@ -164,7 +164,7 @@ class Estimator:
             words = {Stage.WEIGHTS: "shards", Stage.CAPTURE: "graph captures"}.get(self._stage, "steps")
             counted = _Evidence(done / total, f"{words} {done:.0f}/{total:.0f}")
             if done >= total and self._stage == Stage.WEIGHTS:
-                # Every shard is in, but packing and profiling follow silently: what is left shows only in its usual time.
+                # Every shard is in, but packing and profiling follow silently: only the usual time tells.
                 usual = self._from_history(now)
                 fraction = max(usual.fraction, 0.5) if usual else _GUESS_CAP
                 source = f"{counted.source}, {usual.source}" if usual else f"{counted.source}, not yet over"
