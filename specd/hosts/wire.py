@@ -73,7 +73,8 @@ _RUN = (
     + _START
     + _WATCH
     + 'wait $s_c; s_s=$?; if [ -n "$s_w" ]; then { kill $s_w; wait $s_w; } 2>/dev/null; fi; '
-    + 'echo "specd-end-$s_t $s_s"; echo "specd-end-$s_t $s_s" >&2'
+    # Nobody takes the answer any more: the command may have died of that, and left children.
+    + 'trap "" PIPE; { echo "specd-end-$s_t $s_s" && echo "specd-end-$s_t $s_s" >&2; } || s_end'
 )
 # The token in the arguments of the process proves that the number was not given to another one meanwhile.
 _END = (

@@ -175,6 +175,24 @@ async def test_the_callers_deadline_holds_while_connecting(server: SshServer) ->
             assert time.monotonic() - started < 1
 
 
+async def test_closing_while_others_wait(server: SshServer) -> None:
+    async with Link(server.port).running() as link:
+        link.lose_everything()
+        server.write_config(port=link.port)
+        async with opened(server) as host:
+            connecting = asyncio.create_task(host.run(["true"]))
+            await until(lambda: len(server.connections) == 1)
+            await host.close()
+            with pytest.raises(HostUnreachable, match="closed while connecting"):
+                await connecting
+            server.write_config()
+            running = asyncio.create_task(host.run(["sleep", a_long_sleep()]))
+            await until(lambda: host.link.connected)
+            await host.close()
+            with pytest.raises(HostUnreachable):
+                await running
+
+
 async def test_tries_are_spaced_and_shared(server: SshServer, unused_tcp_port: int) -> None:
     server.write_config(port=unused_tcp_port)
     async with opened(server) as host:

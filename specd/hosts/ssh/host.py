@@ -153,7 +153,13 @@ class SshHost(CommandHost):
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.create_task(self._connect())
             self._connecting.add_done_callback(_look_at)
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if connecting.cancelled() and not _is_cancelled():  # by close()
+                raise HostUnreachable(f"{self.name} was closed while connecting", host=self.name) from None
+            raise
 
     async def _connect(self) -> Connection:
         if (pause := self._next_try - time.monotonic()) > 0:
@@ -179,6 +185,11 @@ class SshHost(CommandHost):
 
     def _lost(self, why: str) -> None:
         self.set_link(False, why)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _look_at(task: "asyncio.Task[Connection]") -> None:
