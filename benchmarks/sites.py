@@ -4,6 +4,7 @@ import asyncio
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from tests.rig import EmbeddedSite, RemoteSite, Site
 from tests.testhost import TestHost, Unavailable
 
-__all__ = ["SITES", "SiteMissing", "open_site", "spread"]
+__all__ = ["SITES", "SiteMissing", "core_share", "open_site", "spread"]
 
 SITES = ("embedded", "systemd")
 
@@ -44,6 +45,15 @@ async def open_site(name: str) -> AsyncIterator[Site]:
             await asyncio.to_thread(host.destroy)
 
 
+def core_share(seconds: float = 0.3) -> float:
+    """Return how much of a core a busy loop gets now: well below 1 says that others use this machine too."""
+    wall, cpu = time.monotonic(), time.process_time()
+    while time.monotonic() - wall < seconds:
+        pass
+    return (time.process_time() - cpu) / (time.monotonic() - wall)
+
+
 def spread(values: Sequence[float]) -> str:
-    """Return median and maximum in words, in ms."""
-    return f"median {statistics.median(values) * 1e3:6.0f} ms, most {max(values) * 1e3:6.0f} ms"
+    """Return least, median and most in words, in ms."""
+    least, middle, most = (round(of(values) * 1e3) for of in (min, statistics.median, max))
+    return f"least {least} ms, median {middle} ms, most {most} ms"

@@ -3,7 +3,8 @@
 Overhead = the wall time from the submission to `restored`, less the scripted stages of the two starts (candidate,
 baseline) and less the time in which the benchmark client measured (the sum of its levels' wall times; the plan has no
 warm-up). All else counts: the client's own start, stopping the engines, systemd, sshd, every commit. Each state's line
-shows its wall time, what of it was scripted or measured, and the rest.
+shows its wall time, what of it was scripted or measured, and the rest. On a machine that others use too everything
+takes longer: the share of a core that a busy loop got between the trials says so.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import statistics
 import sys
 from typing import Any
 
-from benchmarks.sites import SITES, SiteMissing, open_site, spread
+from benchmarks.sites import SITES, SiteMissing, core_share, open_site, spread
 from specd import clock
 from tests.rig import SCRIPT, Daemon
 
@@ -48,28 +49,28 @@ def needed_s(shown: dict[str, Any]) -> dict[str, float]:
 def wall_s(shown: dict[str, Any]) -> dict[str, float]:
     """Return the seconds that each state took, the queue included."""
     entered = [("queued", shown["created_at"]), *((move["state"], move["at"]) for move in shown["history"])]
-    return {
-        state: clock.seconds_between(at, until)
-        for (state, at), (_, until) in itertools.pairwise(entered)
-    }
+    return {state: clock.seconds_between(at, until) for (state, at), (_, until) in itertools.pairwise(entered)}
 
 
-async def run_trials(site_name: str, count: int) -> list[dict[str, Any]]:
-    """Run whole trials one after the other and return them as `show` shows them; raises SiteMissing."""
+async def run_trials(site_name: str, count: int) -> tuple[list[dict[str, Any]], float]:
+    """Run whole trials one after the other and return them as `show` shows them, and the share of a core that was free
+    (median); raises SiteMissing."""
     found: list[dict[str, Any]] = []
+    shares: list[float] = []
     async with open_site(site_name) as site, Daemon(site, _PLAN) as daemon:
         for number in range(count):
+            shares.append(core_share())
             shown = await daemon.settled(await daemon.submit(name=f"t{number}", benchmark="timed"))
             if shown["state"] != "restored" or shown["outcome"] == "failed":
                 raise RuntimeError(f"the trial ended as {shown['state']}, {shown['outcome']}: {shown['reason']}")
             found.append(shown)
-    return found
+    return found, statistics.median(shares)
 
 
-def report(site_name: str, trials: list[dict[str, Any]]) -> bool:
+def report(site_name: str, trials: list[dict[str, Any]], share: float) -> bool:
     """Print where the time went; returns whether the median is within the target."""
     walls, needs = [wall_s(shown) for shown in trials], [needed_s(shown) for shown in trials]
-    print(f"{site_name}: {len(trials)} trials, medians in s")
+    print(f"{site_name}: {len(trials)} trials, medians in s; a busy loop got {share:.0%} of a core")
     print(f"  {'state':<18} {'wall':>7} {'needed':>7} {'added':>7}")
     for state in walls[0]:
         wall = statistics.median(each[state] for each in walls)
@@ -87,7 +88,7 @@ async def _main(sites: tuple[str, ...], count: int) -> bool:
     good = True
     for name in sites:
         try:
-            good &= report(name, await run_trials(name, count))
+            good &= report(name, *await run_trials(name, count))
         except SiteMissing as why:
             print(f"{name}: skipped, {why}")
     return good

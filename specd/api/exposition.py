@@ -3,7 +3,6 @@
 import time
 
 from specd.api.service import Application
-from specd.store import TrialRow
 from states.table import PARKED, State
 
 __all__ = ["CONTENT_TYPE", "page"]
@@ -14,20 +13,20 @@ _START = time.time()
 
 def page(app: Application) -> str:
     """Return the metrics page."""
-    rows = app.store.trials(limit=10_000)
+    open_trials = app.store.open_trials()
     lines = [
         "# HELP specd_trials Trials by state and outcome.",
         "# TYPE specd_trials gauge",
-        *(f'specd_trials{{state="{s}",outcome="{o}"}} {n}' for (s, o), n in sorted(_counted(rows).items())),
+        *(f'specd_trials{{state="{s}",outcome="{o}"}} {n}' for (s, o), n in sorted(_counted(app).items())),
         "# HELP specd_trial_state The state of each open trial (always 1).",
         "# TYPE specd_trial_state gauge",
         *(
             f'specd_trial_state{{trial="{row.id}",service="{_escaped(row.service)}",state="{row.state.value}"}} 1'
-            for row in app.store.open_trials()
+            for row in open_trials
         ),
         "# HELP specd_needs_person Services whose rollback failed.",
         "# TYPE specd_needs_person gauge",
-        f"specd_needs_person {sum(row.state in PARKED for row in rows)}",
+        f"specd_needs_person {sum(row.state in PARKED for row in open_trials)}",
         "# HELP specd_host_connected Whether the link to a host works (1) or not (0).",
         "# TYPE specd_host_connected gauge",
         *(
@@ -42,12 +41,8 @@ def page(app: Application) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _counted(rows: list[TrialRow]) -> dict[tuple[str, str], int]:
-    counts = {(state.value, ""): 0 for state in State}
-    for row in rows:
-        key = (row.state.value, row.outcome.value if row.outcome else "")
-        counts[key] = counts.get(key, 0) + 1
-    return counts
+def _counted(app: Application) -> dict[tuple[str, str], int]:
+    return {(state.value, ""): 0 for state in State} | app.store.counts()
 
 
 def _escaped(text: str) -> str:

@@ -31,6 +31,10 @@ from states.wire import encode
 __all__ = ["Store"]
 
 _ALPHABET = "abcdefghjkmnpqrstvwxyz23456789"
+# What is expected of a service's next trial comes from these: its latest real ones, so few that a look stays cheap.
+_RECENT = (
+    "SELECT id FROM trial WHERE service = ? AND json_extract(spec, '$.rehearsal') = 0 ORDER BY created_at DESC LIMIT 50"
+)
 _TRIAL_COLUMNS = "id, name, service, host, spec, created_at, updated_at, state, outcome, reason, failure"
 
 
@@ -155,9 +159,14 @@ class Store:
 
     def open_trials(self) -> list[TrialRow]:
         """Return every trial that is neither settled nor withdrawn, oldest first; parked ones included."""
-        settled = [state.value for state in TERMINAL]
-        query = f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE state NOT IN ({','.join('?' * len(settled))})"
-        return [_trial_row(row) for row in self._db.execute(query + " ORDER BY created_at, rowid", settled)]
+        unsettled = [state.value for state in State if state not in TERMINAL]
+        query = f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE state IN ({','.join('?' * len(unsettled))})"
+        return [_trial_row(row) for row in self._db.execute(query + " ORDER BY created_at, rowid", unsettled)]
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Return how many trials there are of each state and outcome ("" for none yet)."""
+        query = "SELECT state, COALESCE(outcome, ''), COUNT(*) FROM trial GROUP BY 1, 2"
+        return {(state, outcome): count for state, outcome, count in self._db.execute(query)}
 
     def holding(self, service: str) -> TrialRow | None:
         """Return the trial that a service's rollback concerns: an open one past the queue, a parked or a kept one."""
@@ -184,10 +193,9 @@ class Store:
 
     def durations(self, service: str, last: int = 5) -> dict[State, list[float]]:
         """Return how many seconds each state took in the service's recent trials that got through it, newest first."""
-        query = """
+        query = f"""
             SELECT m.source, m.at, (SELECT p.at FROM move p WHERE p.trial = m.trial AND p.seq = m.seq - 1)
-            FROM move m JOIN trial t ON t.id = m.trial
-            WHERE t.service = ? AND m.seq > 1 AND json_extract(t.spec, '$.rehearsal') = 0
+            FROM move m WHERE m.trial IN ({_RECENT}) AND m.seq > 1
             AND m.trigger NOT IN ('failed', 'timed-out', 'cancel', 'rollback',
             'guard-fired')
             ORDER BY m.at DESC LIMIT 200"""
@@ -200,9 +208,8 @@ class Store:
 
     def stage_durations(self, service: str, last: int = 5) -> dict[str, float]:
         """Return the median seconds of each start-up stage over the service's last starts that came up."""
-        query = """
-            SELECT f.value FROM fact f JOIN trial t ON t.id = f.trial WHERE t.service = ? AND f.key = 'start.took'
-            AND json_extract(t.spec, '$.rehearsal') = 0 ORDER BY f.at DESC LIMIT ?"""
+        query = f"""
+            SELECT value FROM fact WHERE trial IN ({_RECENT}) AND key = 'start.took' ORDER BY at DESC LIMIT ?"""
         found: dict[str, list[float]] = {}
         for (body,) in self._db.execute(query, (service, last)):
             for stage, seconds in json.loads(body).items():
