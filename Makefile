@@ -1,6 +1,8 @@
 # Two commands for a newcomer: `make demo` and `make test`. Both set up what they need first.
-PYTHON ?= python3
-VENV   ?= .venv
+PYTHON  ?= python3
+VENV    ?= .venv
+WORKERS ?= 4
+TESTS   ?=
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
@@ -11,8 +13,9 @@ demo: $(STAMP)
 demo-vllm: $(STAMP)
 	@$(BIN)/python -m tests.vllm.demo
 
+# Most tests wait for processes to start and stop, so there are more workers than cores. One file: make test TESTS=tests/unit/x.py
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -31,8 +34,8 @@ $(STAMP): pyproject.toml requirements-dev.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "specd needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)")'
 	@echo "Setting up $(VENV) (once; about half a minute) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install -q --disable-pip-version-check -r requirements-dev.lock
-	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	@$(BIN)/pip install -qq --disable-pip-version-check -r requirements-dev.lock
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps -e .
 	@touch $(STAMP)
 
 clean:
