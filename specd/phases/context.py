@@ -108,10 +108,13 @@ class Context:
 
     # -- looking
 
-    async def look_at_baseline(self) -> Baseline:
-        """Read the baseline's unit and recognise its engine; raises UnitError or EngineError."""
+    async def look_at_baseline(self, *, as_loaded: bool = False) -> Baseline:
+        """Read the baseline's unit and recognise its engine; raises UnitError or EngineError.
+
+        With `as_loaded`, what the manager would start now counts, whatever has happened to the files since.
+        """
         unit = self.service.unit
-        facts, status = await asyncio.gather(self.manager.facts(unit), self.manager.status(unit))
+        facts, status = await asyncio.gather(self.manager.facts(unit, as_loaded=as_loaded), self.manager.status(unit))
         engine, command = find_server(self.service, facts.argv)
         self.secrets.update(engine.secrets(facts.argv, facts.environment))
         return Baseline(facts, status, engine, command)

@@ -25,7 +25,7 @@ _STARTS = 3
 async def run(ctx: Context) -> Step:
     """Bring the baseline back from wherever the host is."""
     await _keep_guarded(ctx)
-    baseline = await ctx.look_at_baseline()
+    baseline = await ctx.look_at_baseline(as_loaded=True)
     await _stop_candidate(ctx, baseline)
     failure: Failure | None = None
     for _ in range(_STARTS):
@@ -35,7 +35,7 @@ async def run(ctx: Context) -> Step:
             break
         ctx.note("warning", f"{ctx.service.unit} did not come up: {failure.sentence}")
     if failure is not None:
-        return Step(Trigger.FAILED, f"{ctx.service.unit} does not come up: {failure.sentence}", failure=failure)
+        return await _not_up(ctx, failure)
     try:
         _, checks = await prove_serving(
             ctx, ctx.service.unit, baseline.facts, baseline.command, within_s=ctx.bench.first_token_s
@@ -46,6 +46,13 @@ async def run(ctx: Context) -> Step:
     await _unchanged(ctx)
     await _clear_away(ctx)
     return Step(Trigger.RESTORED, f"{ctx.service.unit} serves again")
+
+
+async def _not_up(ctx: Context, failure: Failure) -> Step:
+    sentence = f"{ctx.service.unit} does not come up: {failure.sentence}"
+    if (await ctx.manager.status(ctx.service.unit)).needs_reload:
+        sentence += "; systemd has not read the latest change of its files: if it is meant, run systemctl daemon-reload"
+    return Step(Trigger.FAILED, sentence, failure=failure)
 
 
 async def _keep_guarded(ctx: Context) -> None:
@@ -117,9 +124,12 @@ async def _unchanged(ctx: Context) -> None:
     """Say loudly when the baseline's files or its enablement are not what they were; never put them right by
     ourselves."""
     known = ctx.fact("baseline") or {}
-    facts = await ctx.manager.facts(ctx.service.unit)
+    facts = await ctx.manager.facts(ctx.service.unit, as_loaded=True)
     if known and dict(facts.files) != known.get("files"):
-        ctx.note("alarm", f"files of {ctx.service.unit} were changed by someone else during the trial")
+        words = f"files of {ctx.service.unit} were changed by someone else during the trial"
+        if (await ctx.manager.status(ctx.service.unit)).needs_reload:
+            words += "; it was started as systemd had read it before, the change takes effect at its next start"
+        ctx.note("alarm", words)
     if known and facts.enabled != known.get("enabled"):
         ctx.note("alarm", f"{ctx.service.unit} was {known.get('enabled')}, it is {facts.enabled} now")
 

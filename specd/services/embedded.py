@@ -49,8 +49,11 @@ class EmbeddedManager:
         self._units = self.directory / "units"
         self._link = Link(self.directory, spawns=spawns, lifeline=lifeline)
 
-    async def facts(self, unit: str) -> UnitFacts:
-        """Read a unit; raises UnitError when it does not exist or its file is not as it must be."""
+    async def facts(self, unit: str, *, as_loaded: bool = False) -> UnitFacts:
+        """Read a unit; raises UnitError when it does not exist or its file is not as it must be.
+
+        The supervisor reads the file at each start, so there is nothing that is loaded otherwise.
+        """
         raw = await self._link.ask("facts", unit=unit)
         extra = {
             "Type": "simple",

@@ -168,9 +168,13 @@ class ServiceManager(Protocol):
 
     kind: str
 
-    async def facts(self, unit: str) -> UnitFacts:
+    async def facts(self, unit: str, *, as_loaded: bool = False) -> UnitFacts:
         """Read a unit; raises UnitError when it does not exist, is masked, is no service, or has not exactly one
-        command."""
+        command.
+
+        Files that have changed since the manager read them are an error too, unless `as_loaded`: then what it would
+        start now counts.
+        """
         ...
 
     async def status(self, unit: str) -> UnitStatus:

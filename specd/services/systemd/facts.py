@@ -5,7 +5,7 @@ import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 
-from specd.errors import UnitError
+from specd.errors import FileProblem, UnitError
 from specd.services.service import UnitFacts
 from specd.services.systemd.bus import ExecCommand, Properties, check_unit_name, microseconds
 from specd.services.systemd.scope import Scope
@@ -41,20 +41,23 @@ _PROCESS_SCRIPT = 'cat "/proc/$1/cmdline" 2>/dev/null; :'
 _MODES_SCRIPT = 'stat -L -c %a -- "$@" 2>/dev/null; :'
 
 
-async def read_facts(scope: Scope, name: str) -> UnitFacts:
-    """Read a unit; raises UnitError for one that can't be the subject of a trial."""
+async def read_facts(scope: Scope, name: str, *, as_loaded: bool = False) -> UnitFacts:
+    """Read a unit; raises UnitError for one that can't be the subject of a trial.
+
+    With `as_loaded` it may have files that were changed, added or removed since systemd read them.
+    """
     name = check_unit_name(name)
     properties = await scope.unit(name)
     name = properties.text("Id") or name
-    require_service(properties, name, scope.host.name)
+    require_service(properties, name, scope.host.name, as_loaded=as_loaded)
     command = command_of(properties, name)
     fragment, drop_ins = properties.text("FragmentPath"), properties.texts("DropInPaths")
     environment, texts, unread = await asyncio.gather(
         read_environment(scope, name, properties),
-        asyncio.gather(*(scope.read(path) for path in (fragment, *drop_ins))),
+        asyncio.gather(*(_content(scope, path, may_lack=as_loaded) for path in (fragment, *drop_ins))),
         _unread_drop_ins(scope, name, drop_ins),
     )
-    if unread:
+    if unread and not as_loaded:
         raise UnitError(
             f"{unread[0]} is a drop-in that systemd has not read",
             host=scope.host.name,
@@ -79,8 +82,18 @@ async def read_facts(scope: Scope, name: str) -> UnitFacts:
     )
 
 
-def require_service(properties: Properties, name: str, host: str) -> None:
-    """Raise UnitError unless the unit is there, loaded without fault, and on disk as systemd has read it."""
+async def _content(scope: Scope, path: str, *, may_lack: bool) -> bytes:
+    try:
+        return await scope.read(path)
+    except FileProblem as error:
+        if may_lack and error.reason == "missing":
+            return b""
+        raise
+
+
+def require_service(properties: Properties, name: str, host: str, *, as_loaded: bool = False) -> None:
+    """Raise UnitError unless the unit is there, loaded without fault, and (or `as_loaded`) on disk as systemd has
+    read it."""
     state = properties.text("LoadState")
     reasons = {
         "not-found": ("there is no such unit", "check the name with systemctl list-units --type=service --all"),
@@ -93,7 +106,7 @@ def require_service(properties: Properties, name: str, host: str) -> None:
         if state == "bad-setting" and len(properties.commands("ExecStart")) > 1:
             words = "it has more than one ExecStart=, which systemd refuses"
         raise UnitError(f"{name}: {words}", host=host, unit=name, next_step=next_step)
-    if properties.flag("NeedDaemonReload"):
+    if properties.flag("NeedDaemonReload") and not as_loaded:
         raise UnitError(
             f"{name}: its files have changed since systemd read them, so what would run is not what is written",
             host=host,

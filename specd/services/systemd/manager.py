@@ -47,9 +47,9 @@ class SystemdManager:
         self._ports = PortReader(self._scope)
         self._guard = Guard(self._scope)
 
-    async def facts(self, unit: str) -> UnitFacts:
+    async def facts(self, unit: str, *, as_loaded: bool = False) -> UnitFacts:
         """Read a unit as systemd does; raises UnitError for one that can't be the subject of a trial."""
-        return await facts.read_facts(self._scope, unit)
+        return await facts.read_facts(self._scope, unit, as_loaded=as_loaded)
 
     async def status(self, unit: str) -> UnitStatus:
         """Read what the unit is doing."""
