@@ -1,10 +1,11 @@
 """The HTTP server: the route table on a unix socket (and on TCP with a token), errors as JSON, the event stream."""
 
 import contextlib
+import dataclasses
 import hmac
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from specd.api import exposition, openapi
-from specd.api.routes import ROUTES, Route
+from specd.api.routes import ROUTES, STREAM_FIELDS, Field, Route
 from specd.api.service import Application
-from specd.api.stream import stream_events
+from specd.api.stream import Streams
 from specd.errors import ConfigError, NotFound, Refused, SpecdError, UsageError
 from specd.settings import DaemonSettings
 
@@ -36,24 +37,31 @@ _STATUSES: tuple[tuple[type[SpecdError], int], ...] = (
 @contextlib.asynccontextmanager
 async def serve(application: Application, socket: Path, settings: DaemonSettings) -> AsyncIterator[None]:
     """Serve until the context ends. The caller holds the directory's lock, so a socket file there is a dead one's."""
-    runner = web.AppRunner(build(application), shutdown_timeout=1.0, access_log=None)
-    await runner.setup()
-    try:
+    async with contextlib.AsyncExitStack() as ending:
+        if settings.tcp:
+            guarded = await _runner(build(application, _token(settings)), ending)
+            await _listen_on_tcp(guarded, settings.tcp)
+        runner = await _runner(build(application), ending)
+        ending.callback(_forget, socket)
         _forget(socket)
         await web.UnixSite(runner, str(socket)).start()
         os.chmod(socket, 0o600)
-        if settings.tcp:
-            token = _token(settings)
-            guarded = web.AppRunner(build(application, token), shutdown_timeout=1.0, access_log=None)
-            await guarded.setup()
-            address, _, port = settings.tcp.rpartition(":")
-            await web.TCPSite(guarded, address.strip("[]") or "127.0.0.1", int(port)).start()
         yield
-    finally:
-        if settings.tcp:
-            await guarded.cleanup()
-        await runner.cleanup()
-        _forget(socket)
+
+
+async def _runner(app: web.Application, ending: contextlib.AsyncExitStack) -> web.AppRunner:
+    runner = web.AppRunner(app, shutdown_timeout=1.0, access_log=None)
+    await runner.setup()
+    ending.push_async_callback(runner.cleanup)
+    return runner
+
+
+async def _listen_on_tcp(runner: web.AppRunner, where: str) -> None:
+    address, _, port = where.rpartition(":")
+    try:
+        await web.TCPSite(runner, address.strip("[]") or "127.0.0.1", int(port)).start()
+    except OSError as error:
+        raise UsageError(f"daemon.tcp: can't listen on {where}: {error.strerror}") from error
 
 
 def _forget(socket: Path) -> None:
@@ -78,10 +86,13 @@ def build(application: Application, token: str = "") -> web.Application:
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _handler(route, application))
 
+    streams = Streams(application.store, application.bus)
+    app.on_shutdown.append(streams.close)
+
     async def events(request: web.Request) -> web.StreamResponse:
-        if not request.query.get("since", "0").isdigit():
-            raise UsageError("'since' must be a number")
-        return await stream_events(request, application.store, application.bus)
+        _refuse_unknown(request.query, STREAM_FIELDS, "query")
+        got = {field.name: field.read(request.query.get(field.name)) for field in STREAM_FIELDS}
+        return await streams.serve(request, got["since"], got["trial"] or None)
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(text=exposition.page(application), headers={"Content-Type": exposition.CONTENT_TYPE})
@@ -97,11 +108,10 @@ def build(application: Application, token: str = "") -> web.Application:
 
 def _handler(route: Route, application: Application) -> _Handler:
     async def handle(request: web.Request) -> web.Response:
-        body = await _body(request) if any(field.where == "body" for field in route.fields) else {}
+        body = await _body(request) if route.method == "POST" else {}
         sources: dict[str, Any] = {"path": request.match_info, "query": request.query, "body": body}
-        known = {field.name for field in route.fields if field.where == "body"}
-        if strange := set(body) - known:
-            raise UsageError(f"unknown field {sorted(strange)[0]!r}; known: {', '.join(sorted(known))}")
+        for where in ("body", "query"):
+            _refuse_unknown(sources[where], route.fields, where)
         got = {field.name: field.read(sources[field.where].get(field.name)) for field in route.fields}
         answer = route.answer(application, got)
         return web.json_response(await answer if isawaitable(answer) else answer, status=route.status)
@@ -109,11 +119,18 @@ def _handler(route: Route, application: Application) -> _Handler:
     return handle
 
 
+def _refuse_unknown(given: Mapping[str, Any], fields: tuple[Field, ...], where: str) -> None:
+    known = sorted(field.name for field in fields if field.where == where)
+    if strange := sorted(set(given) - set(known)):
+        kind = "field" if where == "body" else "parameter"
+        raise UsageError(f"unknown {kind} {strange[0]!r}; known: {', '.join(known) or 'none'}")
+
+
 async def _body(request: web.Request) -> dict[str, Any]:
-    text = await request.text()
+    content = await request.read()
     try:
-        body = json.loads(text) if text else {}
-    except json.JSONDecodeError as error:
+        body = json.loads(content) if content else {}
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"the body is no JSON: {error}") from error
     if not isinstance(body, dict):
         raise UsageError("the body must be a JSON object")
@@ -129,7 +146,7 @@ async def _errors(request: web.Request, handler: _Handler) -> web.StreamResponse
         status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 502)
         body: dict[str, Any] = {"code": error.code, "message": str(error), "exit_code": error.exit_code}
         if isinstance(error, ConfigError):
-            body["problems"] = [{"file": p.file, "line": p.line, "key": p.key, "text": p.text} for p in error.problems]
+            body["problems"] = [dataclasses.asdict(problem) for problem in error.problems]
         return web.json_response(body, status=status)
     except web.HTTPException as error:
         code = "not-found" if error.status == 404 else "usage"
@@ -145,7 +162,7 @@ def _bearer(token: str) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), expected):
+        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(errors="surrogateescape"), expected):
             return web.json_response(
                 {"code": "token", "message": "a bearer token is needed", "exit_code": 3}, status=401
             )

@@ -6,7 +6,7 @@ import typing
 from typing import Any
 
 from specd import __version__
-from specd.api.routes import ROUTES, Field, Route
+from specd.api.routes import ROUTES, STREAM_FIELDS, Field, Route
 from states.wire import REGISTRY
 
 __all__ = ["document"]
@@ -19,8 +19,26 @@ _ERROR = {
         "code": {"type": "string"},
         "message": {"type": "string"},
         "exit_code": {"type": "integer"},
-        "problems": {"type": "array", "items": {"type": "object"}},
+        "problems": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["file", "line", "column", "key", "text"],
+                "properties": {
+                    "file": {"type": "string"},
+                    "line": {"type": "integer", "description": "counts from 1; 0: the file as a whole"},
+                    "column": {"type": "integer", "description": "counts from 1; 0: only the line is known"},
+                    "key": {"type": "string"},
+                    "text": {"type": "string"},
+                },
+            },
+        },
     },
+}
+
+_REFUSED = {
+    "description": "refused or failed",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
 
 
@@ -29,20 +47,26 @@ def document() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
-    since = {"name": "since", "in": "query", "schema": {"type": "integer"}}
-    trial = {"name": "trial", "in": "query", "schema": {"type": "string"}}
     paths["/v1/events"] = {
         "get": {
-            "summary": "WebSocket: one event a frame (schema Event) after seq `since`, then live.",
-            "parameters": [since, trial],
-            "responses": {"101": {"description": "switched to WebSocket"}},
+            "summary": "WebSocket: one event a frame (schema Event) after seq `since`, then live. A listener that "
+            "can't keep up is closed with 1013 and resumes with the last seq it saw.",
+            "parameters": [_parameter(field) for field in STREAM_FIELDS],
+            "responses": {"101": {"description": "switched to WebSocket"}, "default": _REFUSED},
         }
     }
+    paths["/metrics"] = {"get": {"summary": "The daemon's own metrics.", "responses": {"200": _content("text/plain")}}}
+    paths["/openapi.json"] = {"get": {"summary": "This page.", "responses": {"200": _content("application/json")}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "specd", "version": __version__},
         "paths": paths,
-        "components": {"schemas": {"Error": _ERROR, "Event": {"oneOf": [_event(kind) for kind in REGISTRY.values()]}}},
+        # The unix socket needs no token: its directory is the protection.
+        "security": [{}, {"token": []}],
+        "components": {
+            "schemas": {"Error": _ERROR, "Event": {"oneOf": [_event(kind) for kind in REGISTRY.values()]}},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "needed over TCP"}},
+        },
     }
 
 
@@ -51,29 +75,37 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "parameters": [_parameter(field) for field in route.fields if field.where != "body"],
         "responses": {
-            str(route.status): {"description": "done", "content": {"application/json": {"schema": {"type": "object"}}}},
-            "default": {
-                "description": "refused or failed",
-                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-            },
+            str(route.status): _content("application/json", {"type": "object"}),
+            "default": _REFUSED,
         },
     }
     body = [field for field in route.fields if field.where == "body"]
     if body:
+        required = [field.name for field in body if field.default is None]
         schema = {
             "type": "object",
-            "required": [field.name for field in body if field.default is None],
-            "properties": {field.name: {"type": _JSON_TYPES[field.kind]} for field in body},
+            "required": required,
+            "properties": {field.name: _field(field) for field in body},
+            "additionalProperties": False,
         }
-        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+        content = {"application/json": {"schema": schema}}
+        operation["requestBody"] = {"required": bool(required), "content": content}
     return operation
 
 
-def _parameter(field: Field) -> dict[str, Any]:
+def _content(kind: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"description": "done", "content": {kind: {"schema": schema or {}}}}
+
+
+def _field(field: Field) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": _JSON_TYPES[field.kind]}
-    if field.default is not None:
-        schema["default"] = field.default
-    return {"name": field.name, "in": field.where, "required": field.where == "path", "schema": schema}
+    bounds = {"default": field.default, "minimum": field.least, "maximum": field.most}
+    return schema | {key: value for key, value in bounds.items() if value is not None}
+
+
+def _parameter(field: Field) -> dict[str, Any]:
+    required = field.default is None
+    return {"name": field.name, "in": field.where, "required": required, "schema": _field(field)}
 
 
 def _event(kind: type) -> dict[str, Any]:

@@ -7,17 +7,19 @@ from typing import Any
 from specd.api.service import Application
 from specd.errors import UsageError
 
-__all__ = ["ROUTES", "Field", "Route"]
+__all__ = ["ROUTES", "STREAM_FIELDS", "Field", "Route"]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A path, query or body field: its JSON type, and its default (None: it must be given)."""
+    """A path, query or body field: its JSON type, its default (None: it must be given), and its bounds for an int."""
 
     name: str
     kind: type
     default: Any = None
     where: str = "body"
+    least: int | None = None
+    most: int | None = None
 
     def read(self, raw: Any) -> Any:
         """Return a value of the field's type; raises UsageError."""
@@ -29,11 +31,18 @@ class Field:
             fits = isinstance(raw, self.kind) or (self.kind is float and isinstance(raw, int))
             if not fits or (self.kind is not bool and isinstance(raw, bool)):
                 raise UsageError(f"{self.name!r} must be {self.kind.__name__}, not {type(raw).__name__}")
-            return self.kind(raw)
         try:
-            return self.kind(raw)
-        except ValueError as error:
-            raise UsageError(f"{self.name!r} must be {self.kind.__name__}: {raw!r}") from error
+            value = self.kind(raw)
+        except (ValueError, OverflowError) as error:
+            raise UsageError(f"{self.name!r} must be {self.kind.__name__}: {str(raw)[:80]!r}") from error
+        return self._bounded(value)
+
+    def _bounded(self, value: Any) -> Any:
+        if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+            raise UsageError(f"{self.name!r} holds half a surrogate pair, which is no text")
+        if (self.least is not None and value < self.least) or (self.most is not None and value > self.most):
+            raise UsageError(f"{self.name!r} must lie between {self.least} and {self.most}, not {value}")
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,13 @@ class Route:
 _FILE = (Field("file", str, "trials.toml"), Field("text", str), Field("rehearsal", bool, False))
 _TRIAL = Field("trial", str, where="path")
 _BY = Field("by", str, "someone")
+_MOST = 2**53
+STREAM_FIELDS = (Field("since", int, 0, "query", least=0, most=_MOST), Field("trial", str, "", "query"))
+
+
+def _limit(default: int) -> Field:
+    return Field("limit", int, default, "query", least=1, most=10_000)
+
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", "Who answers here.", lambda app, _: app.health()),
@@ -59,7 +75,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/trials",
         "The latest trials, newest first.",
         lambda app, got: app.trials(got["limit"]),
-        (Field("limit", int, 200, "query"),),
+        (_limit(200),),
     ),
     Route(
         "POST",
@@ -82,7 +98,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/trials/{trial}/log",
         "Journal lines of a trial's units after line number `after`; a negative one counts from the end.",
         lambda app, got: app.log(got["trial"], got["after"], got["limit"]),
-        (_TRIAL, Field("after", int, 0, "query"), Field("limit", int, 1000, "query")),
+        (_TRIAL, Field("after", int, 0, "query", least=-_MOST, most=_MOST), _limit(1000)),
     ),
     Route(
         "POST",
@@ -120,7 +136,7 @@ ROUTES: tuple[Route, ...] = (
         "GET",
         "/v1/events.json",
         "Stored events after `since`, oldest first.",
-        lambda app, got: {"events": app.store.events(got["since"], min(got["limit"], 10000), got["trial"] or None)},
-        (Field("since", int, 0, "query"), Field("limit", int, 1000, "query"), Field("trial", str, "", "query")),
+        lambda app, got: {"events": app.store.events(got["since"], got["limit"], got["trial"] or None)},
+        (*STREAM_FIELDS, _limit(1000)),
     ),
 )

@@ -58,6 +58,8 @@ class Application:
 
     def submit(self, file: str, text: str, rehearsal: bool, key: str) -> dict[str, Any]:
         """Queue the trials of a file, all or none; raises ConfigError, Refused for a service that needs a person."""
+        if key and (known := self.store.submission(key)) is not None:
+            return {"trials": [brief(row, self.scheduler.find(row.id)) for row in known]}
         specs = self._specs(file, text, rehearsal)
         for service in {spec.service for spec in specs}:
             held = self.store.holding(service)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from specd.engines.masking import MASK, is_secret_name
 from specd.store import Store, TrialRow
 from specd.trial import TrialRun
 from states.table import CANDIDATE_OWNS, State
@@ -63,7 +64,7 @@ def whole(row: TrialRow, run: TrialRun | None, store: Store, unit: str) -> dict[
             {"state": move["target"], "trigger": move["trigger"], "at": move["at"], "cause": move["cause"]}
             for move in store.moves(row.id)
         ],
-        "changes": {"flags": row.spec.flags, "env": dict(row.spec.env)},
+        "changes": {"flags": _shown(row.spec.flags), "env": _shown(row.spec.env)},
         "baseline": _side(facts["baseline"], levels.get("baseline")),
         "candidate": _side({**(facts["candidate"] or {}), "invocation": invocation}, levels.get("candidate")),
         "comparison": facts["comparison"],
@@ -71,6 +72,14 @@ def whole(row: TrialRow, run: TrialRun | None, store: Store, unit: str) -> dict[
         "checks": facts["checks"] or [],
         "note": row.spec.note,
         "rehearsal": row.spec.rehearsal,
+    }
+
+
+def _shown(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a trial's changes without the values of those whose names say that they are secret."""
+    return {
+        name: MASK if is_secret_name(name) and value is not None and not isinstance(value, bool) else value
+        for name, value in changes.items()
     }
 
 

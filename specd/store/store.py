@@ -81,9 +81,9 @@ class Store:
     def add_trials(self, specs: Sequence[tuple[TrialSpec, str]], key: str = "") -> list[TrialRow]:
         """Queue trials, each with its host's name, in one commit; the same idempotency `key` gives the same trials
         again."""
+        if key and (known := self.submission(key)) is not None:
+            return known
         with self._write() as db:
-            if key and (found := db.execute("SELECT trials FROM submission WHERE key = ?", (key,)).fetchone()):
-                return [self.trial(trial) for trial in json.loads(found[0])]
             ids = []
             for spec, host in specs:
                 at = clock.now()
@@ -93,6 +93,11 @@ class Store:
             if key:
                 db.execute("INSERT INTO submission VALUES (?, ?, ?)", (key, json.dumps(ids), clock.now()))
         return [self.trial(trial) for trial in ids]
+
+    def submission(self, key: str) -> list[TrialRow] | None:
+        """Return the trials queued under an idempotency key; None for a key not used yet."""
+        found = self._db.execute("SELECT trials FROM submission WHERE key = ?", (key,)).fetchone()
+        return [self.trial(trial) for trial in json.loads(found[0])] if found else None
 
     def _fresh_id(self) -> str:
         stamp = datetime.now(UTC).strftime("%y%m%d")
