@@ -23,8 +23,9 @@ class EmbeddedSite:
     unit = "llm.service"
     scope = "system"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, api_key: str = "") -> None:
         self.directory = directory
+        self._api_key = api_key
         self.units = directory / "u"
         (self.units / "units").mkdir(parents=True, mode=0o700)
         self.units.chmod(0o700)
@@ -33,9 +34,10 @@ class EmbeddedSite:
             self.port = probe.getsockname()[1]
         self._environment_file = directory / "llm.env"
         self._environment_file.write_text("# Read at each start.\n")
+        key = ["--api-key", api_key] if api_key else []
         unit = {
             "description": "the model",
-            "argv": [sys.executable, "-m", "specd.rehearsal", "serve", "tiny-moe", "--port", str(self.port)],
+            "argv": [sys.executable, "-m", "specd.rehearsal", "serve", "tiny-moe", "--port", str(self.port), *key],
             "environment": {"SPECD_REHEARSAL": json.dumps(SCRIPT), "HF_TOKEN": "hf_not-to-be-shown"},
             "environment_files": [str(self._environment_file)],
             "stop_timeout_s": 5,
@@ -90,7 +92,8 @@ class EmbeddedSite:
     def answers(self) -> bool:
         body = json.dumps({"model": "tiny-moe", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4})
         url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
-        request = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._api_key}"}
+        request = urllib.request.Request(url, body.encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=10) as reply:
                 return bool(json.load(reply)["usage"]["completion_tokens"] > 0)
