@@ -1,5 +1,6 @@
 """The dry run: what a trial would change and whether it would go, read from the host and told; nothing is written."""
 
+import dataclasses
 import difflib
 import statistics
 from collections.abc import Callable
@@ -20,7 +21,8 @@ __all__ = ["expected_outage_s", "plan_trial"]
 
 async def plan_trial(spec: TrialSpec, make_context: Callable[[TrialSpec], Context], store: Store) -> dict[str, Any]:
     """Return one trial's plan as `plan --json` shows it; trouble on the host becomes a failed check."""
-    ctx = make_context(spec)
+    # A rehearsal's stand-in is not there yet; what it will be made from is.
+    ctx = make_context(dataclasses.replace(spec, rehearsal=False))
     answer: dict[str, Any] = {
         "trial": {"name": spec.name, "service": spec.service, "host": ctx.service.host},
         "unit_diff": "",

@@ -6,7 +6,8 @@ from specd.engines.engine import Failure
 from specd.engines.openai_probe import Health, NoToken
 from specd.phases.context import Baseline, Context, server_address
 from specd.phases.measure import measure, plan_digest
-from specd.phases.stand_in import set_up
+from specd.phases.release import stop_and_release
+from specd.phases.stand_in import set_up, trial_of
 from specd.phases.start_times import last_start_s
 from specd.phases.step import Step
 from specd.store import MeasuredLevel
@@ -123,6 +124,10 @@ async def _remove_leftovers(ctx: Context) -> None:
     for unit in await ctx.manager.own_units():
         if unit.installation != ctx.store.installation:
             ctx.note("warning", f"{unit.name} on {ctx.host.name} belongs to another specd installation; left alone")
-        elif unit.trial not in open_ids and (await ctx.manager.status(unit.name)).is_down:
-            await ctx.manager.uninstall(unit.name)
-            ctx.note("info", f"removed {unit.name}, left over from an earlier trial")
+        elif (ended := trial_of(unit.trial)) not in open_ids:
+            if ended != unit.trial:
+                # A stand-in serves nobody.
+                await stop_and_release(ctx, unit.name, 0, within_s=ctx.service.stop_timeout_s)
+            if (await ctx.manager.status(unit.name)).is_down:
+                await ctx.manager.uninstall(unit.name)
+                ctx.note("info", f"removed {unit.name}, left over from an earlier trial")

@@ -6,11 +6,10 @@ the real baseline is only read.
 
 import asyncio
 import dataclasses
-import posixpath
 import sys
 
 from specd.engines import by_name
-from specd.errors import EngineError, HostError, UnitError
+from specd.errors import EngineError, SpecdError, UnitError
 from specd.phases.context import Context, find_server
 from specd.phases.release import stop_and_release
 from specd.rehearsal.archive import build
@@ -19,14 +18,23 @@ from specd.settings import ServiceSettings
 from specd.watch import UnitWatch
 from states.table import State
 
-__all__ = ["set_up", "stand_in", "tear_down"]
+__all__ = ["set_up", "stand_in", "tear_down", "trial_of"]
 
 _FIND_PORT = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"
 _UP_S = 120.0
+_STANDS_IN_FOR = frozenset({"vllm", "rehearsal"})
+
+
+_TAG = "rehearsal-"
 
 
 def _tag(trial: str) -> str:
-    return f"rehearsal-{trial}"
+    return f"{_TAG}{trial}"
+
+
+def trial_of(mark: str) -> str:
+    """Return the trial that a unit's mark belongs to, be the unit a candidate or a stand-in."""
+    return mark.removeprefix(_TAG)
 
 
 def stand_in(service: ServiceSettings, trial: str) -> ServiceSettings:
@@ -46,9 +54,10 @@ async def set_up(ctx: Context, real: ServiceSettings) -> None:
         return
     candidate = await _stand_in_unit(ctx, real)
     await ctx.manager.install(candidate)
-    for path, content in candidate.side_files.items():
-        if path.endswith(".pyz"):
-            await ctx.host.write(path, content, privileged=True)
+    if (archive := _archive_path(candidate.path)) in candidate.side_files:
+        # The service's own user must be able to read it, and side files are closed.
+        privileged = ctx.real_service.scope == "system"
+        await ctx.host.write(archive, candidate.side_files[archive], privileged=privileged)
     await ctx.manager.start(ctx.service.unit)
     status = await ctx.manager.status(ctx.service.unit)
     while not status.invocation:
@@ -65,33 +74,37 @@ async def set_up(ctx: Context, real: ServiceSettings) -> None:
 
 async def _stand_in_unit(ctx: Context, real: ServiceSettings) -> Candidate:
     facts = await ctx.manager.facts(real.unit)
-    _, command = find_server(real, facts.argv)
-    arguments = by_name("rehearsal").change(("rehearsal", "serve", *facts.argv[command.server_at :]), {"port": 0})[2:]
+    engine, command = find_server(real, facts.argv)
+    if engine.name not in _STANDS_IN_FOR:
+        raise EngineError(
+            f"{real.unit} runs {engine.name}; the rehearsal engine understands the command line of vLLM only",
+            unit=real.unit,
+            next_step="`specd plan` checks such a trial without a start",
+        )
     python = await _python(ctx)
-    port = (await ctx.host.run([python, "-c", _FIND_PORT])).text.strip()
-    arguments = tuple(port if arguments[i - 1] == "--port" else word for i, word in enumerate(arguments))
-    draft = ctx.manager.render(
-        facts,
-        trial=_tag(ctx.row.id),
-        installation=ctx.store.installation,
-        argv=(python, "placeholder"),
-        env={},
-        stop_timeout_s=ctx.service.stop_timeout_s,
-    )
-    program: tuple[str, ...] = ("-m", "specd.rehearsal")
-    extra: dict[str, bytes] = {}
-    if ctx.manager.kind != "embedded":
-        path = posixpath.join(posixpath.dirname(draft.path), f"specd-{_tag(ctx.row.id)}.pyz")
-        program, extra = (path,), {path: build()}
-    rendered = ctx.manager.render(
-        facts,
-        trial=_tag(ctx.row.id),
-        installation=ctx.store.installation,
-        argv=(python, *program, "serve", *arguments),
-        env={},
-        stop_timeout_s=ctx.service.stop_timeout_s,
-    )
-    return dataclasses.replace(rendered, side_files={**rendered.side_files, **extra})
+    port = int((await ctx.host.run([python, "-c", _FIND_PORT])).text)
+
+    def rendered(*program: str) -> Candidate:
+        argv = (python, *program, "serve", *facts.argv[command.server_at :])
+        return ctx.manager.render(
+            facts,
+            trial=_tag(ctx.row.id),
+            installation=ctx.store.installation,
+            argv=by_name("rehearsal").change(argv, {"port": port}),
+            env={},
+            stop_timeout_s=ctx.service.stop_timeout_s,
+        )
+
+    unit = rendered("-m", "specd.rehearsal")
+    if ctx.manager.kind == "embedded":
+        return unit
+    archive = _archive_path(unit.path)
+    unit = rendered(archive)
+    return dataclasses.replace(unit, side_files={**unit.side_files, archive: build()})
+
+
+def _archive_path(unit_path: str) -> str:
+    return unit_path.removesuffix(".service") + ".pyz"
 
 
 async def _python(ctx: Context) -> str:
@@ -108,9 +121,6 @@ async def tear_down(ctx: Context) -> None:
     unit = ctx.service.unit
     try:
         await stop_and_release(ctx, unit, 0, within_s=ctx.service.stop_timeout_s)
-        own = [found.path for found in await ctx.manager.own_units() if found.name == unit]
         await ctx.manager.uninstall(unit)
-        for path in own:
-            await ctx.host.remove(path.removesuffix(".service") + ".pyz", privileged=True)
-    except HostError as error:
+    except SpecdError as error:
         ctx.note("warning", f"the stand-in {unit} could not be removed: {error}")

@@ -10,7 +10,7 @@ from specd.services.systemd.scope import Scope
 from specd.services.systemd.status import read_status
 from specd.services.systemd.unitfile import marks_of
 
-__all__ = ["install", "own_units", "side_path", "uninstall"]
+__all__ = ["install", "own_units", "side_paths", "uninstall"]
 
 # Prints path, NUL, the lines with marks, NUL for each marked unit in the directories given; unreadable files come
 # with no lines.
@@ -26,9 +26,10 @@ _GUARD_PREFIX = "specd-guard-"
 _SPECD_FILE = re.compile(r"/specd-[^/]+\.service")
 
 
-def side_path(unit_path: str) -> str:
-    """Return the path of the environment file that may lie beside a candidate unit."""
-    return unit_path.removesuffix(".service") + ".env"
+def side_paths(unit_path: str) -> tuple[str, ...]:
+    """Return the paths that may lie beside a candidate unit: its environment file, a rehearsal's program."""
+    stem = unit_path.removesuffix(".service")
+    return f"{stem}.env", f"{stem}.pyz"
 
 
 async def install(scope: Scope, candidate: Candidate) -> None:
@@ -77,7 +78,7 @@ async def _take_back(scope: Scope, paths: list[str]) -> None:
 
 
 async def uninstall(scope: Scope, unit: str) -> None:
-    """Remove a unit with specd's mark, its side file and its failed state; one that is not there is fine."""
+    """Remove a unit with specd's mark, its side files and its failed state; one that is not there is fine."""
     unit = check_unit_name(unit)
     found = [path for directory in await scope.own_dirs() if await scope.is_there(path := f"{directory}/{unit}")]
     for path in found:
@@ -89,7 +90,8 @@ async def uninstall(scope: Scope, unit: str) -> None:
             f"{unit} is {status.active}; its file stays until it has stopped", host=scope.host.name, unit=unit
         )
     directories = [path.rpartition("/")[0] for path in found] or await scope.own_dirs()
-    leftovers = [side for d in directories if await scope.is_there(side := side_path(f"{d}/{unit}"))]
+    sides = [side for directory in directories for side in side_paths(f"{directory}/{unit}")]
+    leftovers = [side for side in sides if await scope.is_there(side)]
     if unit.startswith("specd-"):
         for path in [*found, *leftovers]:
             await scope.host.remove(path, privileged=scope.privileged)
