@@ -49,6 +49,7 @@ class TrialRun:
         self._step: Step | None = None
         self._interrupt: Step | None = None
         self._interrupted = asyncio.Event()
+        self._trouble: SpecdError | None = None
 
     # -- moves
 
@@ -176,6 +177,7 @@ class TrialRun:
         """Run the state's work until it ends, is interrupted, or its time is up; a lost host means: look again."""
         tries = 0
         lost_at: float | None = None
+        self._trouble = None
         while True:
             try:
                 step = await self._once(state)
@@ -183,6 +185,7 @@ class TrialRun:
                 if not error.retryable and (state is not State.ROLLBACK or tries >= _ROLLBACK_TRIES):
                     return _from_error(state, error)
                 tries += 1
+                self._trouble = error
                 if error.retryable and lost_at is None:
                     lost_at = time.monotonic()
                     self._tell_lost(str(error))
@@ -192,6 +195,7 @@ class TrialRun:
             except SpecdError as error:
                 if state is State.ROLLBACK and tries < _ROLLBACK_TRIES:
                     tries += 1
+                    self._trouble = error
                     self.ctx.note("warning", f"rollback, attempt {tries}: {error}")
                     if step_now := await self._pause(2.0**tries):
                         return step_now
@@ -229,7 +233,7 @@ class TrialRun:
                 if work.done():
                     return work.result()
                 if self.ctx.deadline.remaining_s <= 0:
-                    return _timed_out(state, self.ctx)
+                    return _timed_out(state, self.ctx, self._trouble)
         finally:
             interrupted.cancel()
             if not work.done():
@@ -247,7 +251,9 @@ class TrialRun:
             await asyncio.wait_for(self._interrupted.wait(), min(seconds, max(0.0, self.ctx.deadline.remaining_s)))
         if self._interrupt is not None:
             return self._interrupt
-        return _timed_out(self.machine.state, self.ctx) if self.ctx.deadline.remaining_s <= 0 else None
+        if self.ctx.deadline.remaining_s <= 0:
+            return _timed_out(self.machine.state, self.ctx, self._trouble)
+        return None
 
     # -- ways out
 
@@ -280,10 +286,14 @@ def _cancelled(by: str, why: str, trigger: Trigger) -> Step:
     return Step(trigger, words, Outcome.CANCELLED)
 
 
-def _timed_out(state: State, ctx: Context) -> Step:
+def _timed_out(state: State, ctx: Context, trouble: SpecdError | None) -> Step:
+    """The state's time is up: by a trouble that has lasted until now, else by work that did not end."""
     sentence = f"{state.value} took longer than its {ctx.deadline.allowed_s:.0f} s"
     lines = ctx.watch.last_lines(20) if ctx.watch else ()
     failure = Failure(kind="hang", sentence=sentence, lines=lines, hint="see the log; `specd extend` gives more time")
+    if trouble is not None:
+        sentence = f"{sentence}: {trouble.what}"
+        failure = Failure(kind=trouble.code, sentence=sentence, lines=lines, hint=trouble.next_step)
     return Step(Trigger.TIMED_OUT, sentence, Outcome.FAILED, failure)
 
 
