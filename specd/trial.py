@@ -233,7 +233,8 @@ class TrialRun:
                 if work.done():
                     return work.result()
                 if self.ctx.deadline.remaining_s <= 0:
-                    return _timed_out(state, self.ctx, self._trouble)
+                    away = not self.ctx.host.link.connected
+                    return _timed_out(state, self.ctx, self._trouble if away else None)
         finally:
             interrupted.cancel()
             if not work.done():
