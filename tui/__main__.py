@@ -29,11 +29,12 @@ def main(argv: list[str] | None = None) -> int:
     """Run the console; returns its exit status."""
     args = _parser().parse_args(argv)
     if args.version:
-        sys.stdout.write(f"specd-tui {importlib.metadata.version('specd')}\n")
+        sys.stdout.write(f"specd-tui {_version()}\n")
         return 0
     address = args.socket or default_socket(os.environ, os.geteuid() == 0)
+    token_file = args.token_file or os.environ.get("SPECD_TOKEN_FILE", "")
     try:
-        token = read_token(args.token_file or os.environ.get("SPECD_TOKEN_FILE", ""))
+        token = read_token(token_file if address.startswith(("http://", "https://")) else "")
     except NoToken as error:
         sys.stderr.write(f"specd-tui: {error}\n")
         return 2
@@ -41,6 +42,13 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write("specd-tui: this is no terminal; `specd trials` and `specd show` print the same as text\n")
         return 2
     return _run(address, token, args)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("specd")
+    except importlib.metadata.PackageNotFoundError:
+        return "of a checkout that is not installed"
 
 
 def _run(address: str, token: str, args: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from tui.console import Console
 from tui.feed import Feed
 from tui.glyphs import Glyphs
 from tui.leave import Exit
-from tui.model import Update, ViewState, reduce_all
+from tui.model import ViewState, reduce_all
 from tui.place import state_directory
 from tui.questions import Question, Refusal, cancel_question, rollback_question
 from tui.screens.base import ConsoleScreen, Subject
@@ -29,6 +29,7 @@ from tui.screens.services import ServicesScreen
 from tui.screens.trial import TrialScreen
 from tui.screens.trials import TrialsScreen
 from tui.themes import THEME_NAMES, THEMES
+from tui.updates import Update
 from tui.words import clean, clock_time, moment
 
 __all__ = ["ConsoleApp"]

@@ -9,7 +9,7 @@ from states.errors import UnknownEvent
 from states.events import Event
 from states.wire import decode
 from tui.client import ApiClient, Away, Refused
-from tui.model import DaemonAway, DaemonFound, PastLoaded, ServicesLoaded, TrialLoaded, TrialsLoaded, Update
+from tui.updates import DaemonAway, DaemonFound, PastLoaded, ServicesLoaded, TrialLoaded, TrialsLoaded, Update
 
 __all__ = ["Feed"]
 

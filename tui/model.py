@@ -25,79 +25,20 @@ from tui.records import (
     service_from,
     trial_from,
 )
+from tui.updates import DaemonAway, DaemonFound, PastLoaded, ServicesLoaded, TrialLoaded, TrialsLoaded, Update
 from tui.words import clean
 
 __all__ = [
     "SETTLED",
-    "DaemonAway",
-    "DaemonFound",
-    "PastLoaded",
-    "ServicesLoaded",
-    "TrialLoaded",
-    "TrialsLoaded",
-    "Update",
     "ViewState",
     "reduce",
     "reduce_all",
 ]
 
-Json = Mapping[str, Any]
-
 SETTLED = frozenset(state.value for state in TERMINAL | PARKED)
 _MEASURED_IN = {"baseline": State.BASELINE.value, "candidate": State.BENCHMARK.value}
 _NOTES = 50
 _TRIALS = 5000
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonFound:
-    """The daemon answers; `seq` is the stream's position at that moment."""
-
-    version: str
-    at: str
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonAway:
-    """The daemon does not answer, for a reason in words."""
-
-    why: str
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class ServicesLoaded:
-    """All services, as the API shows them."""
-
-    services: Sequence[Json]
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrialsLoaded:
-    """The latest trials, newest first, as the API shows them."""
-
-    trials: Sequence[Json]
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrialLoaded:
-    """One trial, whole, as the API shows it."""
-
-    trial: Json
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class PastLoaded:
-    """Earlier events of one trial, oldest first: for what no snapshot holds."""
-
-    events: Sequence[Event]
-
-
-Update = Event | DaemonFound | DaemonAway | ServicesLoaded | TrialsLoaded | TrialLoaded | PastLoaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ class ApiServer:
         return web.json_response({"id": story.LOADING, "deadline_at": "2026-03-01T14:19:00.000Z"}, status=202)
 
 
-async def until(test: Any, within_s: float = 10.0) -> None:
+async def until(test: Any, within_s: float = 30.0) -> None:
     """Wait until a condition of another task holds."""
     async with asyncio.timeout(within_s):
         while not test():

@@ -4,7 +4,9 @@
 """
 
 import asyncio
+import contextlib
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,18 @@ SCREENS: dict[str, tuple[list[str], tuple[str, ...]]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_loop_left_open() -> Iterator[None]:
+    """The loop that pytest-asyncio leaves for later is replaced by the picture's own, so nobody else would close it."""
+    left = None
+    with contextlib.suppress(RuntimeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        left = asyncio.get_event_loop_policy().get_event_loop()
+    yield
+    if left is not None and not left.is_running():
+        left.close()
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[ApiServer]:
     """The story's daemon in a thread of its own: the picture is taken in a loop of its own, too."""
@@ -54,7 +68,7 @@ def steps(screen: str) -> Callable[[Pilot[None]], Any]:
     keys, words = SCREENS[screen]
 
     async def go(pilot: Pilot[None]) -> None:
-        await shows(pilot, "connected", "max-seqs-64")
+        await shows(pilot, "connected", "max-seqs-64", "? help")
         for key in keys:
             await pilot.press(key)
         await shows(pilot, *words)

@@ -12,18 +12,9 @@ from states.events import Event
 from states.table import State
 from states.wire import REGISTRY
 from tests.console import story
-from tui.model import (
-    DaemonAway,
-    DaemonFound,
-    PastLoaded,
-    ServicesLoaded,
-    TrialLoaded,
-    TrialsLoaded,
-    ViewState,
-    reduce,
-    reduce_all,
-)
+from tui.model import ViewState, reduce, reduce_all
 from tui.records import Check, Guard, Note
+from tui.updates import DaemonAway, DaemonFound, PastLoaded, ServicesLoaded, TrialLoaded, TrialsLoaded
 
 AT = "2026-03-01T12:31:04.000Z"
 LATER = "2026-03-01T12:40:00.000Z"

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tests.console import story
-from tui.model import DaemonFound, ServicesLoaded, TrialsLoaded, ViewState, reduce_all
+from tui.model import ViewState, reduce_all
 from tui.questions import Question, Refusal, cancel_question, rollback_question
+from tui.updates import DaemonFound, ServicesLoaded, TrialsLoaded
 
 AT = story.NOW.isoformat()
 

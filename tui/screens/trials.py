@@ -18,6 +18,8 @@ __all__ = ["TrialsScreen", "matches"]
 
 def matches(trial: Trial, words: str) -> bool:
     """True when every word is in the trial's id, name, service, host, state or outcome."""
+    if not words:
+        return True
     text = " ".join((trial.id, trial.name, trial.service, trial.host, trial.state, trial.outcome)).lower()
     return all(word in text for word in words.lower().split())
 

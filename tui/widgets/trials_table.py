@@ -108,6 +108,7 @@ class TrialsTable(DataTable[Text]):
         self._theme = ""
         self._columns: list[_Column] = []
         self._rows: dict[str, list[Content]] = {}
+        self._drawn: dict[str, tuple[int, Trial, list[Content]]] = {}
 
     @property
     def selected(self) -> str:
@@ -124,14 +125,23 @@ class TrialsTable(DataTable[Text]):
         if fresh:
             self._lay_out(width)
             self._theme = console.theme
-        rows = {}
-        for trial in trials:
-            row = _Row(trial, gauge(trial, console.view.details.get(trial.id), now), now, console.glyphs)
-            rows[trial.id] = [column.cell(row) for column in self._columns]
+        rows = {trial.id: self._cells(trial, now) for trial in trials}
         if fresh or list(rows) != list(self._rows):
             self._fill(rows, selected)
         else:
             self._change(rows)
+
+    def _cells(self, trial: Trial, now: datetime) -> list[Content]:
+        """Return a trial's cells; those of one that stands still are made once a minute at most."""
+        console = cast(Console, self.app)
+        row = _Row(trial, gauge(trial, console.view.details.get(trial.id), now), now, console.glyphs)
+        minute = int(now.timestamp() // 60)
+        drawn = self._drawn.get(trial.id)
+        if row.gauge is None and drawn is not None and drawn[0] == minute and drawn[1] == trial:
+            return drawn[2]
+        cells = [column.cell(row) for column in self._columns]
+        self._drawn[trial.id] = (minute, trial, cells)
+        return cells
 
     def _lay_out(self, width: int) -> None:
         self._width = width
@@ -139,7 +149,7 @@ class TrialsTable(DataTable[Text]):
         growing = sum(column.grows for column in self._columns)
         spare = max(0, width - sum(column.width for column in self._columns))
         self.clear(columns=True)
-        self._rows = {}
+        self._rows, self._drawn = {}, {}
         for column in self._columns:
             extra = spare // growing if column.grows else 0
             self.add_column(Text(column.title, style="bold"), key=column.key, width=column.width + extra)
@@ -158,6 +168,8 @@ class TrialsTable(DataTable[Text]):
         variables = self.app.theme_variables
         for trial, cells in rows.items():
             known = self._rows[trial]
+            if cells is known:
+                continue
             for column, cell, before in zip(self._columns, cells, known, strict=True):
                 if cell.plain != before.plain or cell.spans != before.spans:
                     self.update_cell(trial, column.key, inked(cell, variables))
