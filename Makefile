@@ -15,7 +15,8 @@ demo-vllm: $(STAMP)
 
 # Most tests wait for processes to start and stop, so there are more workers than cores. One file: make test TESTS=tests/unit/x.py
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not timing" $(TESTS)
+	$(BIN)/python -m pytest -m timing $(TESTS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -14,9 +14,10 @@ def now() -> str:
     return _text(datetime.now(UTC))
 
 
-def after(seconds: float) -> str:
-    """Return the time `seconds` from now."""
-    return _text(datetime.now(UTC) + timedelta(seconds=seconds))
+def after(seconds: float, since: str = "") -> str:
+    """Return the time `seconds` from now, or from the time `since`."""
+    begin = datetime.fromisoformat(since) if since else datetime.now(UTC)
+    return _text(begin + timedelta(seconds=seconds))
 
 
 def seconds_between(earlier: str, later: str) -> float:

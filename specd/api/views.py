@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from specd import clock
 from specd.engines.masking import MASK, is_secret_name
 from specd.store import Store, TrialRow
 from specd.trial import TrialRun
@@ -54,15 +55,19 @@ def whole(row: TrialRow, run: TrialRun | None, store: Store, unit: str) -> dict[
     }
     levels = facts["levels"] or {}
     invocation = store.fact(row.id, "candidate.invocation")
+    moves = store.moves(row.id)
+    expected = run.ctx.history_s() if run else {}
     return {
         **brief(row, run),
         "class": row.failure.kind if row.failure else None,
         "failure": _failure(row),
         "serving": serving(row, unit),
         "deadline_at": run.ctx.deadline.at if run and run.ctx.deadline.allowed_s != float("inf") else None,
+        "expected_s": expected,
+        "expected_end_at": _ends_at(moves, expected.get(row.state.value)),
         "history": [
             {"state": move["target"], "trigger": move["trigger"], "at": move["at"], "cause": move["cause"]}
-            for move in store.moves(row.id)
+            for move in moves
         ],
         "changes": {"flags": _shown(row.spec.flags), "env": _shown(row.spec.env)},
         "baseline": _side(facts["baseline"], levels.get("baseline")),
@@ -73,6 +78,11 @@ def whole(row: TrialRow, run: TrialRun | None, store: Store, unit: str) -> dict[
         "note": row.spec.note,
         "rehearsal": row.spec.rehearsal,
     }
+
+
+def _ends_at(moves: list[dict[str, str]], expected_s: float | None) -> str | None:
+    """Return when the running state may be expected to end; None when nothing is known of its like."""
+    return clock.after(expected_s, since=moves[-1]["at"]) if moves and expected_s is not None else None
 
 
 def _shown(changes: Mapping[str, Any]) -> dict[str, Any]:

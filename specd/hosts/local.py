@@ -17,6 +17,7 @@ from specd.hosts.host import Route
 from specd.hosts.process import CannotStart, LocalProcess, process
 from specd.hosts.wire import Lines
 from specd.settings import HostSettings
+from specd.uncut import to_the_end_in_thread
 
 __all__ = ["LocalHost", "direct_route"]
 
@@ -52,7 +53,7 @@ class LocalHost(CommandHost):
             await super().write(path, content, mode=mode, privileged=True)
             return
         refuse_odd_path(path, self.name)
-        await asyncio.to_thread(_write, path, content, mode, self.name)
+        await to_the_end_in_thread(_write, path, content, mode, self.name)
 
     async def close(self) -> None:
         """Nothing is kept open."""

@@ -7,6 +7,7 @@ from specd.errors import EngineError, HostError
 from specd.hosts.gpu import gpu_memory
 from specd.phases.context import Context
 from specd.services.service import UnitStatus
+from specd.uncut import to_the_end
 
 __all__ = ["stop_and_release"]
 
@@ -24,7 +25,7 @@ async def stop_and_release(ctx: Context, unit: str, port: int, *, within_s: floa
     status, processes = await asyncio.gather(ctx.manager.status(unit), ctx.manager.processes(unit))
     held = {process.pid for process in processes}
     if not status.is_down:
-        await ctx.manager.stop(unit)
+        await to_the_end(ctx.manager.stop(unit))
     killed_at: float | None = None
     started = time.monotonic()
     pause_s = _FIRST_LOOK_S

@@ -10,6 +10,7 @@ from specd.phases.guard import arm_guard
 from specd.phases.release import stop_and_release
 from specd.phases.step import Step
 from specd.services.service import UnitStatus
+from specd.uncut import to_the_end
 from states.events import StageProgressed
 from states.table import State, Trigger
 
@@ -32,7 +33,7 @@ async def run(ctx: Context) -> Step:
         within_s = _stop_limit_s(baseline) + 5
         await stop_and_release(ctx, ctx.service.unit, baseline.command.port, within_s=within_s)
         _stage(ctx, "starting the candidate")
-        await ctx.manager.start(name)
+        await to_the_end(ctx.manager.start(name))
         status = await _started(ctx, name, before)
     ctx.put("candidate.invocation", status.invocation)
     return Step(Trigger.CANDIDATE_STARTED, f"invocation {status.invocation}")

@@ -15,6 +15,7 @@ from specd.phases.release import stop_and_release
 from specd.rehearsal.archive import build
 from specd.services.service import Candidate
 from specd.settings import ServiceSettings
+from specd.uncut import to_the_end
 from specd.watch import UnitWatch
 from states.table import State
 
@@ -53,12 +54,7 @@ async def set_up(ctx: Context, real: ServiceSettings) -> None:
     if (await ctx.manager.status(ctx.service.unit)).is_running:
         return
     candidate = await _stand_in_unit(ctx, real)
-    await ctx.manager.install(candidate)
-    if (archive := _archive_path(candidate.path)) in candidate.side_files:
-        # The service's own user must be able to read it, and side files are closed.
-        privileged = ctx.real_service.scope == "system"
-        await ctx.host.write(archive, candidate.side_files[archive], privileged=privileged)
-    await ctx.manager.start(ctx.service.unit)
+    await to_the_end(_put_in_place(ctx, candidate))
     status = await ctx.manager.status(ctx.service.unit)
     while not status.invocation:
         await asyncio.sleep(0.05)
@@ -70,6 +66,15 @@ async def set_up(ctx: Context, real: ServiceSettings) -> None:
             if watch.exit is not None:
                 raise EngineError(f"the stand-in does not start: {watch.exit.sentence}")
             await watch.changed(timeout_s=1.0)
+
+
+async def _put_in_place(ctx: Context, candidate: Candidate) -> None:
+    await ctx.manager.install(candidate)
+    if (archive := _archive_path(candidate.path)) in candidate.side_files:
+        # The service's own user must be able to read it, and side files are closed.
+        privileged = ctx.real_service.scope == "system"
+        await ctx.host.write(archive, candidate.side_files[archive], privileged=privileged)
+    await ctx.manager.start(ctx.service.unit)
 
 
 async def _stand_in_unit(ctx: Context, real: ServiceSettings) -> Candidate:

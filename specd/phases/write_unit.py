@@ -4,6 +4,7 @@ import difflib
 
 from specd.phases.context import Context
 from specd.phases.step import Step
+from specd.uncut import to_the_end
 from states.table import Trigger
 
 __all__ = ["run", "unit_diff"]
@@ -18,7 +19,7 @@ async def run(ctx: Context) -> Step:
     ctx.store.put_artefact(
         ctx.row.id, "unit.diff", ctx.mask(unit_diff(baseline.facts.text, candidate.content.decode()))
     )
-    await ctx.manager.install(candidate)
+    await to_the_end(ctx.manager.install(candidate))
     return Step(Trigger.UNIT_WRITTEN, f"{candidate.path} written")
 
 

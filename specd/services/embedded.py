@@ -25,6 +25,7 @@ from specd.services.service import (
     UnitStatus,
 )
 from specd.supervisor.unit import BadUnit, UnitFile, base_environment, normal_name, parse_unit, render_unit
+from specd.uncut import to_the_end_in_thread
 
 __all__ = ["EmbeddedManager"]
 
@@ -145,13 +146,13 @@ class EmbeddedManager:
         if candidate.side_files:
             raise UnitError("a unit of the embedded manager has no files beside it", unit=candidate.name)
         await self._link.ask("ping")
-        await asyncio.to_thread(_write_marked, Path(candidate.path), candidate.content, candidate.name)
+        await to_the_end_in_thread(_write_marked, Path(candidate.path), candidate.content, candidate.name)
         await self._link.ask("reload")
 
     async def uninstall(self, unit: str) -> None:
         """Remove a unit that carries our mark, and its failed state; safe to repeat. Raises UnitError, FileProblem."""
         path = self._units / f"{_checked_name(unit)}.json"
-        if await asyncio.to_thread(_remove_marked, path, unit):
+        if await to_the_end_in_thread(_remove_marked, path, unit):
             await self._link.ask("clear-failure", unit=unit)
         await self._link.ask("reload")
 

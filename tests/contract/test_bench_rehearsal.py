@@ -26,6 +26,9 @@ async def measure(url: str, plan: BenchPlan = PLAN, levels: Sequence[Level] = (L
         return [item async for item in run if isinstance(item, LevelDone)]
 
 
+pytestmark = pytest.mark.timing
+
+
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
 async def test_scripted_speed_whatever_a_chunk_holds(size: int) -> None:
     async with reference_server({**STEADY, "tokens_per_chunk": size}) as url:

@@ -206,7 +206,10 @@ async def test_the_journal_is_followed_from_its_start_and_from_a_cursor(rig: Rig
     async with rig.manager.journal("one.service", running.invocation, after=whole[10].cursor) as records:
         rest = await _up_to(records, "39")
     assert rest == whole[11:]
-    assert [record.text for record in whole] == [str(number) for number in range(40)]
+    # Two pipes: each keeps its order, between them it is approximate.
+    for parity in range(2):
+        printed = [int(record.text) for record in whole if int(record.text) % 2 == parity]
+        assert printed == list(range(parity, 40, 2))
     assert {record.pid for record in whole} == {running.main_pid}
     await rig.down("one.service")
     last = await rig.manager.history("one.service", running.invocation, last=3)

@@ -9,6 +9,7 @@ from tests.rig import Daemon, Site
 from tests.rig.daemon import write_trial
 
 
+@pytest.mark.timing
 async def test_a_slower_candidate_is_measured_and_the_baseline_restored(site: Site) -> None:
     before, invocation = site.fingerprint(), site.invocation()
     async with Daemon(site) as daemon:
@@ -149,6 +150,7 @@ async def test_a_baseline_that_does_not_come_back_is_loud_and_retried_by_command
     assert site.traces() == []
 
 
+@pytest.mark.timing
 async def test_a_better_candidate_is_kept_if_asked_and_can_be_taken_back(site: Site) -> None:
     faster = {"speculative-config": {"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_max": 2}}
     policy = '[services.llm.policy]\nafter_better = "keep"\nmargin = 0.01\n'
