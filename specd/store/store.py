@@ -6,6 +6,7 @@ A commit is synced before the call returns (WAL, synchronous=FULL), so what was 
 import dataclasses
 import itertools
 import json
+import os
 import secrets
 import sqlite3
 import statistics
@@ -44,6 +45,10 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            # What SQLite puts beside the file gets the file's mode.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.fchmod(descriptor, 0o600)
+            os.close(descriptor)
             self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
@@ -51,7 +56,7 @@ class Store:
             migrate(self._db)
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('installation', ?)", (uuid.uuid4().hex,))
             (self.installation,) = self._db.execute("SELECT value FROM meta WHERE key = 'installation'").fetchone()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise StoreError(
                 f"the database {path} can't be opened: {error}",
                 next_step=f"no host was touched; move {path} aside to start afresh, or restore it from a backup",

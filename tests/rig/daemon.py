@@ -26,7 +26,6 @@ class Daemon:
         self.config = site.directory / "config.toml"
         self.config.write_text(config_text(site, extra_config))
         self.socket = site.directory / "run" / "s"
-        self._log = (site.directory / "daemon.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
         self.client = ApiClient(str(self.socket))
         self._seen: dict[str, int] = {}
@@ -39,17 +38,17 @@ class Daemon:
     async def __aexit__(self, *exc: object) -> None:
         await self.client.__aexit__(None, None, None)
         self.end(signal.SIGTERM)
-        self._log.close()
 
     async def start(self) -> None:
         """Start the process and wait until it answers."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "specd", "--config", str(self.config), "start"],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
+        with (self.site.directory / "daemon.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "specd", "--config", str(self.config), "start"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         async with asyncio.timeout(20):
             while True:
                 try:
