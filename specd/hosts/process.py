@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 from specd.errors import HostError
@@ -199,7 +198,8 @@ async def process(
 @contextlib.contextmanager
 def _input(content: bytes) -> Iterator[int]:
     """Give a file to read from: a process that reads late or never blocks nobody."""
-    with tempfile.TemporaryFile() if content else open(os.devnull, "rb") as given:
+    # In memory: a full or read-only /tmp must not keep commands from running.
+    with os.fdopen(os.memfd_create("stdin"), "w+b") if content else open(os.devnull, "rb") as given:
         if content:
             given.write(content)
             given.seek(0)
