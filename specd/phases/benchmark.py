@@ -37,7 +37,17 @@ async def run(ctx: Context) -> Step:
         return dead
     known = ctx.fact("baseline") or {}
     baseline = [m.done for m in ctx.store.baseline_levels(ctx.service.name, str(known.get("invocation")), digest)]
-    return _judge(ctx, engine, command, baseline, candidate)
+    return _judge(ctx, engine, command, baseline, candidate, await _company(ctx))
+
+
+async def _company(ctx: Context) -> Failure | None:
+    """Return what makes the numbers void when the baseline was started beside the candidate; None if it was not."""
+    status = await ctx.manager.status(ctx.service.unit)
+    known = (ctx.fact("baseline") or {}).get("invocation")
+    if not status.is_running and status.invocation in {"", known}:
+        return None
+    sentence = f"{ctx.service.unit} was started by someone else while the candidate served: both shared the machine"
+    return Failure(kind="disturbed", sentence=sentence, hint="submit the trial again and leave the service to it")
 
 
 async def _death(ctx: Context, facts: UnitFacts, command: ServerCommand) -> Step | None:
@@ -58,12 +68,17 @@ async def _death(ctx: Context, facts: UnitFacts, command: ServerCommand) -> Step
 
 
 def _judge(
-    ctx: Context, engine: Engine, command: ServerCommand, baseline: list[LevelDone], candidate: list[LevelDone]
+    ctx: Context,
+    engine: Engine,
+    command: ServerCommand,
+    baseline: list[LevelDone],
+    candidate: list[LevelDone],
+    company: Failure | None,
 ) -> Step:
     sides = {"baseline": summaries(engine, baseline), "candidate": summaries(engine, candidate)}
     ctx.put("levels", sides)
     comparison = compare(baseline, candidate, ctx.service.policy)
-    flaw = _flaw(engine, command, candidate, sides["candidate"])
+    flaw = company or _flaw(engine, command, candidate, sides["candidate"])
     outcome = Outcome.INVALID if flaw else Outcome(comparison.outcome)
     reason = flaw.sentence if flaw else comparison.reason
     body = {**comparison.as_json(), "outcome": outcome.value, "reason": reason}
