@@ -169,6 +169,10 @@ class Estimator:
                 fraction = max(usual.fraction, 0.5) if usual else _GUESS_CAP
                 source = f"{counted.source}, {usual.source}" if usual else f"{counted.source}, not yet over"
                 return _Evidence(fraction, source)
+            usual = self._from_history(now)
+            if self._stage == Stage.CAPTURE and done < total and usual and usual.fraction > counted.fraction:
+                # Such a bar is redrawn with carriage returns: the journal has only what ended, not where it is.
+                return _Evidence(usual.fraction, f"{counted.source}, {usual.source}")
             inside = self._outside()
             if inside is None or inside.fraction <= counted.fraction:
                 return counted

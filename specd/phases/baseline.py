@@ -4,6 +4,7 @@ from specd import clock
 from specd.checks import Check, failures
 from specd.engines.engine import Failure
 from specd.engines.openai_probe import Health, NoToken
+from specd.errors import NotFound
 from specd.phases.context import Baseline, Context, server_address
 from specd.phases.measure import measure, plan_digest
 from specd.phases.release import stop_and_release
@@ -124,10 +125,18 @@ async def _remove_leftovers(ctx: Context) -> None:
     for unit in await ctx.manager.own_units():
         if unit.installation != ctx.store.installation:
             ctx.note("warning", f"{unit.name} on {ctx.host.name} belongs to another specd installation; left alone")
-        elif (ended := trial_of(unit.trial)) not in open_ids:
+        elif (ended := trial_of(unit.trial)) not in open_ids and not _is_wanted(ctx, ended):
             if ended != unit.trial:
                 # A stand-in serves nobody.
                 await stop_and_release(ctx, unit.name, 0, within_s=ctx.service.stop_timeout_s)
             if (await ctx.manager.status(unit.name)).is_down:
                 await ctx.manager.uninstall(unit.name)
                 ctx.note("info", f"removed {unit.name}, left over from an earlier trial")
+
+
+def _is_wanted(ctx: Context, trial: str) -> bool:
+    """True for a unit whose trial asked that it stay for a look."""
+    try:
+        return ctx.store.trial(trial).spec.keep_unit
+    except NotFound:
+        return False

@@ -169,6 +169,18 @@ async def test_a_better_candidate_is_kept_if_asked_and_can_be_taken_back(site: S
     assert site.traces() == []
 
 
+async def test_a_unit_is_left_for_a_look_if_asked_and_never_enabled(site: Site) -> None:
+    async with Daemon(site) as daemon:
+        trial = await daemon.submit(keep_unit=True)
+        await daemon.reached(trial, "loading")
+        await daemon.client.post(f"/v1/trials/{trial}/cancel", {"by": "a test"})
+        assert (await daemon.settled(trial))["state"] == "restored"
+        second = await daemon.submit({"max-model-len": "abc"}, name="second")
+        assert (await daemon.settled(second))["state"] == "withdrawn"
+    assert any(trial in trace for trace in site.traces())
+    assert not site.is_active(f"specd-{trial}.service")
+
+
 def _fast_script() -> dict[str, object]:
     from tests.rig import SCRIPT
 

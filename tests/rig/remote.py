@@ -1,6 +1,7 @@
 """A GPU host: a real systemd behind a real sshd, the rehearsal engine as its unit."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from specd.rehearsal.archive import build
@@ -20,9 +21,12 @@ class RemoteSite:
     unit = UNIT
     scope = "system"
 
-    def __init__(self, directory: Path, host: TestHost, *, user: str = "root") -> None:
+    def __init__(
+        self, directory: Path, host: TestHost, *, user: str = "root", script: Mapping[str, object] = SCRIPT
+    ) -> None:
         self.directory = directory
         self.host = host
+        self._script = script
         self._user = user
         self.environment: dict[str, str] = {"HF_TOKEN": "hf_not-to-be-shown"}
         self._write()
@@ -30,7 +34,7 @@ class RemoteSite:
         self.wait_until_serving()
 
     def _write(self) -> None:
-        write_rehearsal_unit(self.host, build(), script=SCRIPT, environment=self.environment)
+        write_rehearsal_unit(self.host, build(), script=self._script, environment=self.environment)
 
     def wait_until_serving(self) -> None:
         """Wait until the service generates a token."""

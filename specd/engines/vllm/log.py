@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from specd.engines.engine import Observation, Stage
@@ -195,7 +196,7 @@ class VllmReader(RuleReader):
 
     def feed(self, text: str) -> list[Observation]:
         """Take one journal record and say what it shows."""
-        shown = super().feed(text)
+        shown = [self._captures_begin(seen) for seen in super().feed(text)]
         facts = self._facts
         if "config" in facts:
             config = str(facts.pop("config"))
@@ -210,6 +211,14 @@ class VllmReader(RuleReader):
                 kept = {name: value for name, value in arguments.items() if not is_secret_name(str(name))}
                 facts["server_arguments"] = kept
         return shown
+
+    def _captures_begin(self, seen: Observation) -> Observation:
+        """Captures announced before follow the KV cache at once; their own bars reach a journal only when they end."""
+        total = self._facts.get("graphs_total")
+        if "kv_tokens" not in seen.facts or not total or seen.stage or self.stage not in {Stage.WEIGHTS, Stage.COMPILE}:
+            return seen
+        self._stage = Stage.CAPTURE
+        return replace(seen, stage=Stage.CAPTURE, done=0.0, total=float(total))
 
 
 def _speculative(config: str) -> dict[str, Any] | None:
