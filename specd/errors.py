@@ -18,7 +18,8 @@ SpecdError
 │   └── BadAnswer         a host's tool printed something we can't read
 ├── UnitError             the unit is not what a service must be
 ├── EngineError           engine not recognised, flag can't be placed
-└── BenchError            the benchmark process failed
+├── BenchError            the benchmark process failed
+└── InternalFault         a fault of specd itself
 """
 
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ __all__ = [
     "HostError",
     "HostKeyRejected",
     "HostUnreachable",
+    "InternalFault",
     "LoginRefused",
     "NotFound",
     "PrivilegeRefused",
@@ -225,3 +227,9 @@ class BenchError(SpecdError):
     """The benchmark could not be run; says nothing about the engine."""
 
     code = "benchmark"
+
+
+class InternalFault(SpecdError):
+    """Specd itself failed; its log has the traceback."""
+
+    code = "internal"

@@ -13,7 +13,7 @@ from specd import clock
 from specd.companions import Companions
 from specd.deadline import Deadline
 from specd.engines.engine import Failure
-from specd.errors import HostError, SpecdError
+from specd.errors import HostError, InternalFault, SpecdError
 from specd.phases import PHASES, Context, Step
 from specd.phases.guard import disarm_guard
 from specd.phases.stand_in import tear_down
@@ -181,34 +181,27 @@ class TrialRun:
         while True:
             try:
                 step = await self._once(state)
-            except HostError as error:
-                if not error.retryable and (state is not State.ROLLBACK or tries >= _ROLLBACK_TRIES):
-                    return _from_error(state, error)
-                tries += 1
-                self._trouble = error
-                if error.retryable and lost_at is None:
-                    lost_at = time.monotonic()
-                    self._tell_lost(str(error))
-                if step_now := await self._pause(min(2.0 ** min(tries, 5), 15.0)):
-                    return step_now
-                continue
             except SpecdError as error:
-                if state is State.ROLLBACK and tries < _ROLLBACK_TRIES:
-                    tries += 1
-                    self._trouble = error
-                    self.ctx.note("warning", f"rollback, attempt {tries}: {error}")
-                    if step_now := await self._pause(2.0**tries):
-                        return step_now
-                    continue
-                return _from_error(state, error)
+                trouble = error
             except Exception as error:
                 log.exception("trial.fault", state=state.value)
-                return Step.because(
-                    Failure(kind="internal", sentence=f"specd itself failed in {state.value}: {error!r}")
-                )
-            if lost_at is not None:
-                self._tell_back(time.monotonic() - lost_at)
-            return step
+                trouble = InternalFault(f"specd itself failed in {state.value}: {error!r}")
+            else:
+                if lost_at is not None:
+                    self._tell_back(time.monotonic() - lost_at)
+                return step
+            tries += 1
+            # A lost host is looked at until the deadline; a rollback does not give up at the first trouble of any kind.
+            if not trouble.retryable and (state is not State.ROLLBACK or tries > _ROLLBACK_TRIES):
+                return _from_error(state, trouble)
+            self._trouble = trouble
+            if not trouble.retryable:
+                self.ctx.note("warning", f"rollback, attempt {tries}: {trouble}")
+            elif lost_at is None:
+                lost_at = time.monotonic()
+                self._tell_lost(str(trouble))
+            if step_now := await self._pause(min(2.0 ** min(tries, 5), 15.0)):
+                return step_now
 
     def _tell_lost(self, why: str) -> None:
         self.ctx.bus.emit(HostLost(trial=self.id, service=self.ctx.service.name, host=self.ctx.host.name, why=why))

@@ -5,7 +5,7 @@ import asyncio
 
 from specd.engines.engine import Failure
 from specd.engines.openai_probe import NoToken
-from specd.errors import HostError, SpecdError
+from specd.errors import EngineError, HostError, SpecdError
 from specd.phases.context import Baseline, Context
 from specd.phases.guard import arm_guard, disarm_guard
 from specd.phases.loading import stalled
@@ -34,6 +34,7 @@ async def run(ctx: Context) -> Step:
         if failure is None:
             break
         ctx.note("warning", f"{ctx.service.unit} did not come up: {failure.sentence}")
+        await _end_stuck_baseline(ctx, baseline)
     if failure is not None:
         return await _not_up(ctx, failure)
     try:
@@ -41,11 +42,19 @@ async def run(ctx: Context) -> Step:
             ctx, ctx.service.unit, baseline.facts, baseline.command, within_s=ctx.bench.first_token_s
         )
     except NoToken as error:
-        return Step(Trigger.FAILED, f"{ctx.service.unit} is up but gave no token: {error.what}")
+        # Tried again like any trouble of a rollback: a first answer may be slow or refused for a while.
+        raise EngineError(f"{ctx.service.unit} is up but gave no token: {error.what}") from error
     ctx.report(checks, State.ROLLBACK.value)
     await _unchanged(ctx)
     await _clear_away(ctx)
     return Step(Trigger.RESTORED, f"{ctx.service.unit} serves again")
+
+
+async def _end_stuck_baseline(ctx: Context, baseline: Baseline) -> None:
+    """A start that hangs serves nobody and would make the next one impossible: end it before that."""
+    if (await ctx.manager.status(ctx.service.unit)).is_running:
+        within_s = ctx.service.stop_timeout_s
+        await stop_and_release(ctx, ctx.service.unit, baseline.command.port, within_s=within_s)
 
 
 async def _not_up(ctx: Context, failure: Failure) -> Step:
