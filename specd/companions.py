@@ -23,6 +23,8 @@ log = structlog.get_logger()
 
 _GUARDED = (*CANDIDATE_OWNS, State.ROLLBACK)
 _WATCHED = (State.LOADING, State.CUDAGRAPH_COMPILE, State.READY, State.BENCHMARK)
+# A benchmark client started while the engine captures its graphs costs the trial no time.
+_MEASURES_SOON = (State.BASELINE, State.CUDAGRAPH_COMPILE, State.READY, State.BENCHMARK)
 _RETRY_S = 5.0
 
 
@@ -37,6 +39,10 @@ class Companions:
 
     async def enter(self, state: State) -> None:
         """Start and end what the state needs beside its work."""
+        if state in _MEASURES_SOON:
+            self._ctx.benchmark.prepare()
+        else:
+            await self._ctx.benchmark.close()
         if state in _GUARDED and (self._guard is None or self._guard.done()):
             self._guard = self._spawn(self._keep_guard(), "guard")
         if state in _WATCHED and self._watch is None:
@@ -54,6 +60,7 @@ class Companions:
         for task in (self._watch, self._guard):
             if task is not None:
                 await _end(task)
+        await self._ctx.benchmark.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)

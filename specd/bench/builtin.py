@@ -30,28 +30,55 @@ class BuiltinBenchmark:
 
     name = "builtin"
 
+    def __init__(self) -> None:
+        self._spare: asyncio.Task[asyncio.subprocess.Process] | None = None
+
+    def prepare(self) -> None:
+        """Start a client that waits for its order: loading it takes longer than a short level."""
+        if self._spare is None:
+            self._spare = asyncio.create_task(_start(), name="bench.spare")
+
+    async def close(self) -> None:
+        """End a client that was started and not used."""
+        if (process := await self._take_spare()) is not None:
+            await _stop(process)
+
+    async def _take_spare(self) -> asyncio.subprocess.Process | None:
+        """Return the client that waits, if there is one and it lives."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return None
+        try:
+            process = await spare
+        except BenchError:
+            # The next start says the same.
+            return None
+        return process if process.returncode is None else None
+
     def measure(
         self, target: Target, plan: BenchPlan, levels: tuple[Level, ...]
     ) -> AbstractAsyncContextManager[AsyncIterator[Progress | LevelDone]]:
         """Run the levels in order; leaving the context ends the client process. Raises BenchError."""
-        return _measured(target, plan, levels)
+        return self._measured(target, plan, levels)
 
-
-@asynccontextmanager
-async def _measured(
-    target: Target, plan: BenchPlan, levels: tuple[Level, ...]
-) -> AsyncIterator[AsyncIterator[Progress | LevelDone]]:
-    process = await _start()
-    tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
-    assert process.stdin is not None
-    assert process.stderr is not None
-    process.stdin.write(encode_order(target, plan, levels))
-    listening = asyncio.create_task(_listen(process.stderr, tail))
-    try:
-        async with aclosing(_items(process, tail, listening)) as items:
-            yield items
-    finally:
-        await _end(process, listening)
+    @asynccontextmanager
+    async def _measured(
+        self, target: Target, plan: BenchPlan, levels: tuple[Level, ...]
+    ) -> AsyncIterator[AsyncIterator[Progress | LevelDone]]:
+        process = await self._take_spare() or await _start()
+        tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(encode_order(target, plan, levels))
+        listening = asyncio.create_task(_listen(process.stderr, tail))
+        try:
+            async with aclosing(_items(process, tail, listening)) as items:
+                yield items
+        finally:
+            try:
+                await _stop(process)
+            finally:
+                listening.cancel()
 
 
 async def _start() -> asyncio.subprocess.Process:
@@ -100,7 +127,7 @@ async def _listen(stderr: asyncio.StreamReader, tail: deque[bytes]) -> None:
         tail.append(chunk)
 
 
-async def _end(process: asyncio.subprocess.Process, listening: asyncio.Task[None]) -> None:
+async def _stop(process: asyncio.subprocess.Process) -> None:
     """End the client whatever it does, also when this is cancelled meanwhile."""
     try:
         if process.returncode is None:
@@ -114,5 +141,4 @@ async def _end(process: asyncio.subprocess.Process, listening: asyncio.Task[None
     finally:
         if process.returncode is None:
             process.kill()
-        listening.cancel()
     await process.wait()

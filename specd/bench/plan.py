@@ -112,6 +112,14 @@ class Benchmark(Protocol):
 
     name: str
 
+    def prepare(self) -> None:
+        """Let what can be done before a `measure` begin now, in the background; safe to repeat."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what was prepared and not used; the object can be used again afterwards."""
+        ...
+
     def measure(
         self, target: Target, plan: BenchPlan, levels: tuple[Level, ...]
     ) -> AbstractAsyncContextManager[AsyncIterator[Progress | LevelDone]]:
