@@ -77,6 +77,10 @@ def report(site_name: str, trials: list[dict[str, Any]], share: float) -> bool:
         need = statistics.median(each.get(state, 0.0) for each in needs)
         print(f"  {state:<18} {wall:7.3f} {need:7.3f} {wall - need:7.3f}")
     added = [sum(wall.values()) - sum(need.values()) for wall, need in zip(walls, needs, strict=True)]
+    slowest = added.index(max(added))
+    more = {state: seconds - needs[slowest].get(state, 0.0) for state, seconds in walls[slowest].items()}
+    where = max(more, key=lambda state: more[state])
+    print(f"  the slowest trial ({trials[slowest]['id']}) lost most in {where}: {more[where]:.3f} s")
     target = TARGET_S[site_name]
     whole = statistics.median(sum(each.values()) for each in walls)
     middle = statistics.median(added)

@@ -97,7 +97,7 @@ async def test_listeners_of_every_kind_get_the_same_events_in_order(embedded_sit
 
 
 async def test_a_listener_that_does_not_read_is_cut_and_resumes_without_a_gap(embedded_site: EmbeddedSite) -> None:
-    batches, size = 12, 300
+    batches, size = 10, 300
     text = "".join(trial_toml({"max-num-seqs": 8}, name=f"{'n' * 50}{number}") for number in range(size))
     async with Daemon(embedded_site) as daemon:
         since = await last_seq(daemon)
