@@ -20,6 +20,8 @@ from states.table import State, Trigger
 __all__ = ["run"]
 
 _STARTS = 3
+# An engine that loads serves nobody, and vLLM swallows SIGTERM for as long as it does.
+_LOADING_GRACE_S = 2.0
 
 
 async def run(ctx: Context) -> Step:
@@ -89,7 +91,9 @@ async def _stop_candidate(ctx: Context, baseline: Baseline) -> None:
         return
     _stage(ctx, "stopping the candidate")
     port = baseline.command.port if not baseline.status.is_running else 0
-    await stop_and_release(ctx, name, port, within_s=ctx.service.stop_timeout_s + 3)
+    has_answered = ctx.fact("start.took") is not None
+    patience_s = ctx.service.stop_timeout_s + 3
+    await stop_and_release(ctx, name, port, within_s=patience_s if has_answered else min(patience_s, _LOADING_GRACE_S))
 
 
 async def _start_baseline(ctx: Context, baseline: Baseline) -> UnitStatus:
