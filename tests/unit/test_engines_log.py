@@ -34,7 +34,7 @@ def stages(seen: list[Observation]) -> list[str]:
     [
         ("fail-json.log", "bad-argument", "--speculative-config"),
         ("fail-spec-key.log", "bad-value", "--speculative-config has no key bogus_key"),
-        ("fail-spec-method.log", "bad-value", "--speculative-config refuses method: Input should be 'ngram'"),
+        ("fail-spec-method.log", "bad-value", "--speculative-config refuses method: 'bogus' is none of 'ngram'"),
         ("fail-unknown-flag.log", "bad-argument", "--no-such-flag"),
         ("fail-no-model.log", "missing-file", "/srv/vllm/no-such-model"),
         ("fail-port.log", "port", "in use"),

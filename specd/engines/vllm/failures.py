@@ -160,7 +160,10 @@ _REST = (
         "the engine crashed on the device: {line}",
     ),
     _rule(
-        r"Model architectures? .* (?:is|are) not supported", "bad-value", hint="this version does not know the model"
+        r"Model architectures? (?P<which>\[[^\]]*\]|\S+) (?:is|are) not supported",
+        "bad-value",
+        "the engine has no model of the architecture {which}",
+        "is it a model, or a draft, that this version can run?",
     ),
     _rule(r"TypeError: \S*__init__\(\) got an unexpected keyword argument", "bad-value"),
 )
@@ -172,6 +175,11 @@ def _config_rules(config: str, shown: str) -> tuple[FailureRule, ...]:
     key = r"(?P<key>[A-Za-z_][\w.-]*)\n\s+"
     return (
         _rule(start + key + r"Unexpected keyword argument", "bad-value", f"{shown} has no key {{key}} in this version"),
+        _rule(
+            start + key + r"Input should be (?P<allowed>[^\[\n]*)\[type=literal_error, input_value=(?P<given>'[^']*')",
+            "bad-value",
+            f"{shown} refuses {{key}}: {{given}} is none of {{allowed}}",
+        ),
         _rule(start + key + r"(?P<why>[^\[\n]*)", "bad-value", f"{shown} refuses {{key}}: {{why}}"),
         _rule(start + r"\s*(?:Value error, )?(?P<why>[^\[\n]*)", "bad-value", f"{shown}: {{why}}"),
     )

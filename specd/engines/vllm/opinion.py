@@ -1,5 +1,6 @@
 """The engine's own opinion on a command line: run, read, and told as a check."""
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -30,6 +31,9 @@ _NOT_AN_OPINION = (
     (re.compile(r"Failed to infer device type"), "vLLM finds no device in the surroundings of the question"),
 )
 _FIELD = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
+_CONFIG_CLASS = re.compile(r"^\w+Config: ")
+_LITERAL = re.compile(r"Input should be (?P<allowed>[^\[\n]*)\[type=literal_error, input_value='(?P<given>[^']*)'")
+_BAD_LITERAL = re.compile(r"invalid literal for (?:int|float)\(\)[^:]*: (?P<value>'[^']*')")
 
 
 async def ask_vllm(host: Host, question: Question) -> Check:
@@ -49,7 +53,8 @@ async def ask_vllm(host: Host, question: Question) -> Check:
             ACCEPTS, masking.mask(printable(f"no answer, status {answer.status}: {ending[0]}"), secrets)
         )
     check = check_of(told, used_flags(question))
-    return Check(check.name, check.status, masking.mask(check.evidence, secrets), check.fix)
+    fix = check.fix or _variable_named(str(told.get("error", "")), question.env)
+    return Check(check.name, check.status, masking.mask(check.evidence, secrets), fix)
 
 
 def used_flags(question: Question) -> set[str]:
@@ -93,13 +98,37 @@ def _refused(version: str, told: Mapping[str, Any], error: str, flags: set[str])
     known = classify(FAILURES, f"x: error: {usage[2]}" if usage[1] else error, ())
     sentence = printable(known.sentence if known is not None else error.split("\n", 1)[0][:300])
     fix = known.hint if known is not None else ""
-    if "--" not in sentence:
-        named = [word.replace("_", "-") for word in _FIELD.findall(error)]
-        flag = next((name for name in named if name in flags), None)
-        if flag is not None:
-            sentence = f"--{flag}: {sentence}"
+    if "--" not in sentence and (flag := _flag_named(error, flags)):
+        sentence = f"--{flag}: {_CONFIG_CLASS.sub('', sentence)}"
+    status = told.get("exit_code", 1)
+    return Check.failed(ACCEPTS, f"{version} would end with status {status}: {sentence}", _nearest(error) or fix)
+
+
+def _flag_named(error: str, flags: set[str]) -> str | None:
+    """Return the flag on the command line that an error's words mean."""
+    named = [word.replace("_", "-") for word in _FIELD.findall(error)]
+    flag = next((name for name in named if name in flags), None)
+    if flag is None and "speculative" in error.lower() and "speculative-config" in flags:
+        return "speculative-config"
+    return flag
+
+
+def _variable_named(error: str, env: Mapping[str, str]) -> str:
+    """Return the engine's environment variables that hold a value it could not read, as advice; "" for none."""
+    bad = _BAD_LITERAL.search(error)
+    if bad is None:
+        return ""
+    names = [name for name, value in env.items() if name.startswith("VLLM_") and repr(value) == bad["value"]]
+    return f"see the environment variable {', '.join(sorted(names))}" if names else ""
+
+
+def _nearest(error: str) -> str:
+    """Return the flag or the value that was probably meant, as advice; "" if none is near."""
     unknown = re.search(r"unrecognized arguments: (--[\w.-]+)", error)
     if unknown and (near := FLAGS.nearest(unknown[1])):
-        fix = f"did you mean --{near}?"
-    status = told.get("exit_code", 1)
-    return Check.failed(ACCEPTS, f"{version} would end with status {status}: {sentence}", fix)
+        return f"did you mean --{near}?"
+    literal = _LITERAL.search(error)
+    if literal is None:
+        return ""
+    close = difflib.get_close_matches(literal["given"], re.findall(r"'([^']*)'", literal["allowed"]), n=1)
+    return f"did you mean {close[0]}?" if close else ""
