@@ -4,6 +4,7 @@ systemd."""
 import asyncio
 import json
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from tests.conftest import HostFactory
 from tests.host.trial_site import QUICK, HostSite, UserSite, noted, put_engine, serve_words, short_lease, unit_text
 from tests.rig import Daemon
-from tests.rig.daemon import write_trial
+from tests.rig.daemon import trial_toml, write_trial
 from tests.testhost import HostOptions, TestHost
 
 pytestmark = pytest.mark.host
@@ -21,11 +22,11 @@ PAGE = (Path(__file__).parents[2] / "docs/sudo.md").read_text()
 CLOSED = "operator ALL=(root) NOPASSWD: /usr/bin/cat /etc/rehearsal/llm.env\n"
 
 
-def documented(unit: str = "llm") -> str:
-    """Return the sudoers file of the page, for a unit of this name."""
+def documented() -> str:
+    """Return the sudoers file of the page, for two units."""
     (block,) = re.findall(r"```sudoers\n(.*?)```", PAGE, re.DOTALL)
     assert "(vllm|" in block
-    return str(block).replace("(vllm|", f"({unit}|")
+    return str(block).replace("(vllm|", "(llm|vllm@a|")
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +42,13 @@ def host(swept: None) -> Iterator[TestHost]:
 
 
 @pytest.fixture
-def site(host: TestHost, tmp_path: Path) -> Iterator[HostSite]:
+def site(host: TestHost, tmp_path: Path) -> HostSite:
+    """The service, started by the first test that needs it, and the documented rights."""
     host.set_sudoers(documented())
-    made = HostSite(tmp_path, host, {"llm.service": unit_text(serve_words(host))}, user="operator")
-    try:
-        yield made
-    finally:
-        made.remove()
+    made = HostSite(tmp_path, host, {"llm.service": unit_text(serve_words(host))}, user="operator", start=False)
+    host.systemctl("start", "llm")
+    made.wait_until_serving()
+    return made
 
 
 async def test_a_whole_trial_with_the_documented_rights_only(site: HostSite) -> None:
@@ -61,6 +62,9 @@ async def test_a_whole_trial_with_the_documented_rights_only(site: HostSite) -> 
     assert shown["outcome"] not in {"failed", "cancelled"}, shown["reason"]
     assert not [check for check in shown["checks"] if check["status"] in {"failed", "unchecked"}], shown["checks"]
     assert not notes
+    for unit, status in (("llm", 0), ("vllm@a", 0), ("vllm", 1), ("ssh", 1)):
+        command = ["systemctl", "stop", "--no-block", "--", f"{unit}.service"]
+        assert site.host.exec(["sudo", "-l", "-U", "operator", *command], check=False).returncode == status, unit
     assert site.answers()
     assert site.fingerprint() == before
     assert site.traces() == []
@@ -90,10 +94,9 @@ async def test_the_guard_works_without_specd_and_without_more_rights(site: HostS
     [
         ("# nothing\n", ["rights.systemctl", "systemctl daemon-reload", "docs/sudo.md"]),
         (documented().replace("NOPASSWD", "PASSWD"), ["rights.systemctl", "password", "docs/sudo.md"]),
-        (documented("other"), ["rights.systemctl", "llm.service", "docs/sudo.md"]),
         (documented().replace("NOPASSWD: SPECD_UNITS, SPECD_FILES", "NOPASSWD: SPECD_UNITS"), ["rights.write", "tee"]),
     ],
-    ids=["none", "password", "other-unit", "no-files"],
+    ids=["none", "password", "no-files"],
 )
 async def test_a_right_that_lacks_is_named_beforehand(site: HostSite, sudoers: str, words: list[str]) -> None:
     site.host.set_sudoers(sudoers)
@@ -107,6 +110,31 @@ async def test_a_right_that_lacks_is_named_beforehand(site: HostSite, sudoers: s
         assert done.returncode == status, done.stdout + done.stderr
         for word in words:
             assert word in done.stdout + done.stderr, (done.args, done.stdout, done.stderr)
+    assert site.invocation() == invocation
+    assert site.traces() == []
+
+
+async def test_a_host_without_sudo_or_a_config_without_it(site: HostSite) -> None:
+    invocation = site.invocation()
+    daemon = Daemon(site)
+    text = daemon.config.read_text()
+    daemon.config.write_text(text.replace('become = "sudo"', ""))
+    async with daemon:
+        (plan,) = await daemon.client.plan("t.toml", trial_toml({"max-num-seqs": 8}))
+        shown = await daemon.settled(await daemon.submit({"max-num-seqs": 8}))
+        for answer in (plan, shown):
+            assert "`become` of this host is none" in json.dumps(answer)
+        daemon.end(signal.SIGTERM)
+        daemon.config.write_text(text)
+        site.host.exec(["mv", "/usr/bin/sudo", "/usr/bin/sudo.away"])
+        try:
+            await daemon.start()
+            (plan,) = await daemon.client.plan("t.toml", trial_toml({"max-num-seqs": 8}))
+            shown = await daemon.settled(await daemon.submit({"max-num-seqs": 8}))
+        finally:
+            site.host.exec(["mv", "/usr/bin/sudo.away", "/usr/bin/sudo"])
+        for answer in (plan, shown):
+            assert "the host has no sudo" in json.dumps(answer)
     assert site.invocation() == invocation
     assert site.traces() == []
 
@@ -134,6 +162,7 @@ async def test_a_closed_environment_file_needs_the_line_that_the_page_names(site
     assert argv[argv.index("--max-num-seqs") + 1] == "8"
     assert (shown["state"], shown["outcome"]) == ("restored", "cancelled")
     assert site.traces() == []
+    site.remove()
 
 
 async def test_a_user_unit_needs_no_sudo_at_all(make_host: HostFactory, tmp_path: Path) -> None:
