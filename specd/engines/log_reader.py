@@ -8,7 +8,7 @@ from typing import Any
 from specd.engines.engine import Failure, Observation, Stage
 from specd.engines.log_rules import LogRules, StageRule, classify, observation
 from specd.engines.log_text import Line, clean_lines, printable, split_message
-from specd.engines.tracebacks import Tracebacks, Trouble
+from specd.engines.tracebacks import POINTER, Tracebacks, Trouble
 
 __all__ = ["RuleReader"]
 
@@ -89,8 +89,11 @@ class RuleReader:
         troubles = self._tracebacks.troubles()
         if not troubles:
             return None
-        # Only the root cause is classified: what the others say may be its consequence.
-        return self._classified(troubles[0]) or _unknown(troubles[0])
+        # Only the root cause is classified: what the others say may be its consequence. Where every error only points
+        # at another, nobody told the cause, and the first that is known tells at least what happened.
+        telling = troubles if troubles[0].rank == POINTER else troubles[:1]
+        known = (self._classified(trouble) for trouble in telling)
+        return next((failure for failure in known if failure is not None), None) or _unknown(troubles[0])
 
     def _classified(self, trouble: Trouble) -> Failure | None:
         for text in trouble.texts:

@@ -198,7 +198,18 @@ _DIED = (
         "the kernel's OOM killer or an operator did it",
     ),
     _rule(r"(?P<who>Worker proc \S+|Engine core proc \S+) died unexpectedly", "engine-died", "{line}"),
-    _rule(r"engine core exited unexpectedly", "engine-died", "the engine's own process ended without a word"),
+    _rule(
+        r"Failed core proc\(s\): \{'(?P<who>[^']+)': -9\b",
+        "engine-died",
+        "{who} was killed (signal 9)",
+        "the kernel's OOM killer or an operator did it",
+    ),
+    _rule(
+        r"engine core exited unexpectedly|EngineDeadError|[Ee]ngine (?:core )?initialization failed",
+        "engine-died",
+        "the engine's own process ended without a word",
+        "the kernel's OOM killer or an operator may have ended it: see the kernel's log",
+    ),
 )
 
 _NATIVE_CPU = (_rule(r"terminate called after|Aborted \(core dumped\)", "engine-died", "the engine aborted: {line}"),)
