@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from specd.cli.client import ApiClient
-from specd.cli.show import story
+from specd.cli.show import story, tell
 from specd.cli.terminal import Terminal
+from specd.cli.text import table
 from specd.cli.watch import ended_as_asked, follow
 from specd.cli.watch_view import LineView, LiveView
 from specd.errors import DaemonUnreachable, SpecdError
@@ -28,6 +29,7 @@ from specd.errors import DaemonUnreachable, SpecdError
 __all__ = ["main", "running_daemon"]
 
 _MODEL = "demo-moe"
+_STOPPED = 130
 _PR_SET_PDEATHSIG = 1
 # One start takes about six seconds here: half an hour on the machine whose story this is.
 _SCRIPT = {
@@ -83,25 +85,49 @@ speculative-config = { method = "ngram", num_speculative_tokens = 5, prompt_look
 
 
 def main(as_json: bool) -> int:
-    """Run the demo; returns 0 when the trial ended with a verdict and the baseline restored."""
-    stop_words = (signal.SIGTERM, signal.SIGHUP)
-    for number in stop_words:
-        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
-    directory = Path(tempfile.mkdtemp(prefix="specd-demo-"))
-    try:
-        return asyncio.run(_demo(directory, as_json))
-    except KeyboardInterrupt:
-        sys.stderr.write("\nspecd: the demo was stopped; nothing of it is left running\n")
-        return 130
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    """Run the demo; returns 0 after a verdict and with the baseline restored, 130 when it was stopped."""
+    return asyncio.run(_until_stopped(as_json))
 
 
-async def _demo(directory: Path, as_json: bool) -> int:
+async def _until_stopped(as_json: bool) -> int:
+    """Run the demo and remove all of it, also when a signal ends it; a second signal changes nothing any more."""
     terminal = Terminal.of(sys.stderr if as_json else sys.stdout)
+    directory = Path(tempfile.mkdtemp(prefix="specd-demo-"))
+    demo = asyncio.create_task(_demo(directory, terminal, as_json))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, _stop, demo)
+    try:
+        await asyncio.wait({demo})
+    finally:
+        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+    if demo.cancelled():
+        _say("specd: the demo was stopped; nothing of it is left running")
+        return _STOPPED
+    if demo.cancelling() and isinstance(demo.exception(), OSError):
+        # The terminal went away with the signal.
+        return _STOPPED
+    return demo.result()
+
+
+def _stop(demo: asyncio.Task[int]) -> None:
+    if not demo.cancelling() and not demo.done():
+        demo.cancel()
+        _say("\nspecd: ending what the demo has started")
+
+
+def _say(words: str) -> None:
+    # A terminal that was closed can't be told.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{words}\n")
+        sys.stderr.flush()
+
+
+async def _demo(directory: Path, terminal: Terminal, as_json: bool) -> int:
     _lay_out(directory)
     for line in _OPENING:
-        terminal.line(line)
+        terminal.paragraph(line, 0)
+    if terminal.live:
+        terminal.draw("  the model server and the daemon are starting")
     async with _supervisor(directory), running_daemon(directory, "demo") as client:
         queued = await client.post("/v1/trials", {"file": "trials.toml", "text": _TRIALS})
         view = LiveView(terminal) if terminal.live else LineView(terminal)
@@ -110,23 +136,40 @@ async def _demo(directory: Path, as_json: bool) -> int:
         sys.stdout.write(json.dumps(trial, indent=2) + "\n")
     else:
         terminal.line()
-        for line in [*story(trial, terminal), "", *_NEXT]:
-            terminal.line(line)
+        tell([*story(trial, terminal, goes_on=False), "", *_next()], terminal)
     return 0 if ended_as_asked(trial) else 1
 
 
 _OPENING = (
-    "A model server runs as a service on this machine. It is the rehearsal engine: it starts like vLLM and has the",
-    "speed of a mixture of experts. Would n-gram speculation make it faster? One trial answers that: a reload, a",
-    "measurement, and the baseline brought back.",
+    "A model server runs as a service on this machine. It is the rehearsal engine:",
+    "it starts like vLLM and has the speed of a mixture of experts. Would n-gram",
+    "speculation make it faster? One trial answers that: a reload, a measurement,",
+    "and the baseline brought back. It takes about 50 s.",
     "",
 )
-_NEXT = (
-    "Where to look next:",
-    "  specd import HOST UNIT    reads a service of yours and prints the config for it",
-    "  specd plan FILE           tells what a trial would change and cost, and touches nothing",
-    "  README.md                 the same walk on a real host, from the first config to the verdict",
-)
+
+
+def _next() -> list[str]:
+    name = own_name()
+    rows = [
+        (f"{name} import HOST UNIT", "prints the config for a service of yours"),
+        (f"{name} plan FILE", "what a trial would change; touches nothing"),
+        (f"{name} rehearse FILE", "the trial on your host, without its GPUs"),
+    ]
+    if Path("README.md").exists():
+        rows.append(("README.md", "the same walk on a real host"))
+    return ["Where to look next", *table(rows, indent="  ")]
+
+
+def own_name() -> str:
+    """Return what the user can type to run this program again: `specd` where the PATH has it, else as it was called."""
+    called = Path(sys.argv[0])
+    found = shutil.which("specd")
+    if found and called.exists() and Path(found).samefile(called):
+        return "specd"
+    if called.name != "specd":
+        return "specd"
+    return os.path.relpath(called) if called.is_relative_to(Path.cwd()) else str(called)
 
 
 def _lay_out(directory: Path) -> None:

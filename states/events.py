@@ -142,7 +142,10 @@ class BaselineReused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkProgressed(Event):
-    """Requests of one level so far; side is baseline or candidate."""
+    """Requests of one level so far (a total of 0 is its warm-up); side is baseline or candidate.
+
+    `fraction` and `eta_s` tell how far the measurement of this side is as a whole, None while that is not known.
+    """
 
     side: str
     concurrency: int
@@ -151,6 +154,8 @@ class BenchmarkProgressed(Event):
     total: int
     failed: int = 0
     output_tok_s: float | None = None
+    fraction: float | None = None
+    eta_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

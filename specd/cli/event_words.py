@@ -6,7 +6,7 @@ from typing import Any
 from specd.cli.figures import level_figure
 from specd.cli.text import clean, duration, figure, local_time
 
-__all__ = ["event_words", "figures_words", "progress_words"]
+__all__ = ["event_words", "figures_words", "progress_words", "requests_words"]
 
 Event = Mapping[str, Any]
 
@@ -67,12 +67,19 @@ def _finished_check(event: Event) -> str:
     return text + (f"; to mend it: {event['fix']}" if event.get("fix") else "")
 
 
-def _measuring(event: Event) -> str:
+def requests_words(event: Event) -> str:
+    """Return a BenchmarkProgressed's requests and speed, without the measurement's share and end."""
     text = f"{event.get('side')}, concurrency {event.get('concurrency')}, repeat {event.get('repeat')}: "
-    text += f"{event.get('done')} of {event.get('total')} requests"
+    text += f"{event.get('done')} of {event.get('total')} requests" if event.get("total") else "warm-up"
     text += f", {event['failed']} failed" if event.get("failed") else ""
     speed = event.get("output_tok_s")
-    return text + (f", {speed:.1f} tok/s" if isinstance(speed, int | float) else "")
+    return clean(text + (f", {speed:.1f} tok/s" if isinstance(speed, int | float) else ""))
+
+
+def _measuring(event: Event) -> str:
+    text, fraction, eta_s = requests_words(event), event.get("fraction"), event.get("eta_s")
+    text += f"; {fraction:.0%} of it done" if isinstance(fraction, int | float) else ""
+    return text + (f", about {duration(eta_s)} left" if isinstance(eta_s, int | float) else "")
 
 
 def _measured(event: Event) -> str:

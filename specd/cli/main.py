@@ -20,6 +20,7 @@ _INTERRUPTED = 130
 
 def run(words: list[str]) -> int:
     """Run the command line `words`; returns the exit status, never a traceback for what a user can do wrong."""
+    _fill_standard_streams()
     # Names and logs may hold anything; what the locale can't say becomes a question mark, not an error.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -33,6 +34,19 @@ def run(words: list[str]) -> int:
         # The reader has seen enough. What is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _fill_standard_streams() -> None:
+    """Put /dev/null where standard input, output or error is closed; the next file opened would take its place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _call(args: "argparse.Namespace") -> int:

@@ -15,7 +15,7 @@ from specd.cli.text import clean, duration, local_day, local_time, moment, table
 from specd.engines.masking import MASK, is_secret_name, mask_words
 from states.table import DESCRIPTIONS, PARKED, TERMINAL, State
 
-__all__ = ["ending", "show", "story"]
+__all__ = ["ending", "show", "story", "tell"]
 
 Trial = Mapping[str, Any]
 
@@ -38,8 +38,7 @@ async def _show(args: argparse.Namespace) -> int:
         elif args.json:
             print_json(trial)
         else:
-            for line in story(trial, terminal):
-                terminal.line(line)
+            tell(story(trial, terminal), terminal)
     return 0
 
 
@@ -63,20 +62,26 @@ async def _print_log(client: ApiClient, trial: str, terminal: Terminal, *, as_js
             return
 
 
-def story(trial: Trial, terminal: Terminal) -> list[str]:
-    """Return the whole story, section by section."""
+def tell(lines: Sequence[str], terminal: Terminal) -> None:
+    """Print a story's lines, on a terminal broken between words."""
+    for line in lines:
+        terminal.paragraph(line, len(line) - len(line.lstrip()) + 4)
+
+
+def story(trial: Trial, terminal: Terminal, *, goes_on: bool = True) -> list[str]:
+    """Return the whole story, section by section; without what to do next when nothing of it `goes_on`."""
     sections = (_heading, _changes, _history, _progress, _checks)
     lines: list[str] = []
     for section in sections:
         part = section(trial, terminal)
         lines += [*part, ""] if part else []
-    return lines + ending(trial, terminal)
+    return lines + ending(trial, terminal, goes_on=goes_on)
 
 
-def ending(trial: Trial, terminal: Terminal) -> list[str]:
+def ending(trial: Trial, terminal: Terminal, *, goes_on: bool = True) -> list[str]:
     """Return what came of a trial: figures, verdict, failure, what serves now, where to look next."""
     lines: list[str] = []
-    for section in (_measured, _verdict, _failure, _serving, _next):
+    for section in (_measured, _verdict, _failure, _serving, *([_next] if goes_on else [])):
         part = section(trial, terminal)
         lines += [*part, ""] if part else []
     return lines[:-1] if lines else lines

@@ -1,6 +1,7 @@
 """The terminal as it is: colours, Unicode and a live line only where they work."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any, TextIO
 
 __all__ = ["Terminal", "print_json"]
 
+_STYLE = re.compile(r"\x1b\[\d+m")
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
@@ -45,6 +47,20 @@ class Terminal:
         self.stream.write(self._fitting(text) + "\n")
         self.stream.flush()
 
+    def paragraph(self, text: str, hanging: int) -> None:
+        """Write a line that a terminal gets broken between words, what follows indented by `hanging` columns."""
+        if not self.live:
+            self.line(text)
+            return
+        lines = [""]
+        for word in re.split(r"(?<=\S)(?=\s)", text):
+            if lines[-1] and _columns(lines[-1] + word) > self.width:
+                lines.append(" " * hanging + word.lstrip())
+            else:
+                lines[-1] += word
+        for line in lines:
+            self.line(line)
+
     def draw(self, text: str) -> None:
         """Draw the live line anew, cut to the width."""
         self.stream.write("\r\x1b[2K" + self._fitting(text[: self.width]))
@@ -62,6 +78,10 @@ class Terminal:
         # Only a terminal in a plain locale can't show more than ASCII; a pipe gets what its encoding has.
         encoding = "ascii" if self.live and not self.unicode else getattr(self.stream, "encoding", None) or "utf-8"
         return text.encode(encoding, errors="replace").decode(encoding)
+
+
+def _columns(text: str) -> int:
+    return len(_STYLE.sub("", text))
 
 
 def print_json(value: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from specd.cli.client import ApiClient, StreamLost
 from specd.cli.place import api
-from specd.cli.show import ending
+from specd.cli.show import ending, tell
 from specd.cli.terminal import Terminal
 from specd.cli.text import clean, moment
 from specd.cli.watch_view import JsonView, LineView, LiveView, View
@@ -60,8 +60,7 @@ async def _watch(args: argparse.Namespace) -> int:
             trial = await follow(client, args.id, _view(args, terminal, one=True), patience_s=args.patience)
             if not args.json:
                 terminal.line()
-                for line in ending(trial, terminal):
-                    terminal.line(line)
+                tell(ending(trial, terminal), terminal)
             return exit_status(trial)
         health = await client.health()
         view = _view(args, terminal, one=False)

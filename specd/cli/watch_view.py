@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from specd.cli.event_words import event_words, progress_words
+from specd.cli.event_words import event_words, progress_words, requests_words
 from specd.cli.terminal import Terminal, print_json
 from specd.cli.text import clean, duration, local_time, moment
 from states.table import DESCRIPTIONS, PARKED, State
@@ -13,7 +13,10 @@ __all__ = ["JsonView", "LineView", "LiveView", "View"]
 
 Event = Mapping[str, Any]
 
-_BAR = 20
+_BAR, _SHORT_BAR = 20, 8
+_NARROW = 72
+# Where the words of a line begin, after its time and mark.
+_HANGING = 11
 _LIVE_ONLY = frozenset({"StageProgressed", "BenchmarkProgressed"})
 _TITLES = {state.value: text for state, text in DESCRIPTIONS.items()}
 _PARKED = frozenset(state.value for state in PARKED)
@@ -87,8 +90,10 @@ class LiveView:
         self._terminal = terminal
         self._state = ""
         self._since: datetime | None = None
+        self._ends: datetime | None = None
         self._progress: Event | None = None
-        self._requests: Event | None = None
+        # By this machine's clock: the daemon's may be another one's.
+        self._told = datetime.now(UTC)
         self._lost = ""
 
     def take(self, event: Event) -> None:
@@ -96,10 +101,8 @@ class LiveView:
         kind = event.get("type")
         if kind == "TrialMoved":
             self._moved(event)
-        elif kind == "StageProgressed":
-            self._progress = event
-        elif kind == "BenchmarkProgressed":
-            self._requests = event
+        elif kind in _LIVE_ONLY:
+            self._progress, self._told = event, datetime.now(UTC)
         elif kind == "TrialSubmitted":
             self._state, self._since = State.QUEUED.value, moment(event.get("at"))
             self._line(event, "bold")
@@ -132,39 +135,62 @@ class LiveView:
         text = f"{local_time(event.get('at'))} {mark} {clean(event.get('source')):<18}{took:>13}  {trigger}"
         if event.get("cause"):
             text += f": {clean(event['cause'])}"
-        self._terminal.line(self._terminal.style(text, "green" if is_good else "red"))
-        self._state, self._since = clean(event.get("target")), at
-        self._progress = self._requests = None
+        self._paragraph(text, "green" if is_good else "red")
+        self._state, self._since, self._progress = clean(event.get("target")), at, None
+        self._ends = moment(event.get("expected_end_at"))
         if self._state in _PARKED:
-            self._terminal.line(
-                self._terminal.style("!! the baseline is not proven to serve: a person is needed", "red")
-            )
+            self._paragraph("!! the baseline is not proven to serve: a person is needed", "red")
 
     def _line(self, event: Event, colour: str) -> None:
-        text = f"{local_time(event.get('at'))}   {event_words(event)}"
-        self._terminal.line(self._terminal.style(text, colour))
+        self._paragraph(f"{local_time(event.get('at'))}   {event_words(event)}", colour)
+
+    def _paragraph(self, text: str, colour: str) -> None:
+        self._terminal.paragraph(self._terminal.style(text, colour), _HANGING)
 
     def _live_text(self, now: datetime) -> str:
-        elapsed = f"{duration((now - self._since).total_seconds())} so far" if self._since else ""
-        fraction = self._fraction()
-        parts = [f"{self._state}: {_TITLES.get(self._state, '')}", self._bar(fraction), elapsed]
-        if self._requests is not None:
-            parts.append(event_words(self._requests))
-        if self._progress is not None:
-            parts.append(progress_words(self._progress))
-        return "  " + "  ".join(part for part in parts if part)
+        """Return what matters most first: a narrow terminal cuts the end off."""
+        fraction, left_s = self._ahead(now)
+        parts = [
+            self._state,
+            self._bar(fraction),
+            f"{self._stage()} {fraction:.0%}".lstrip() if fraction is not None else "",
+            f"about {duration(left_s)} left" if left_s else "",
+            f"{duration((now - self._since).total_seconds())} so far" if self._since else "",
+            self._detail(),
+        ]
+        title = f"{self._state}: {_TITLES.get(self._state, '')}"
+        short, whole = ("  " + "  ".join(part for part in row if part) for row in (parts, [title, *parts[1:]]))
+        return whole if len(whole) <= self._terminal.width else short
 
-    def _fraction(self) -> float | None:
-        if self._progress is not None and isinstance(self._progress.get("fraction"), int | float):
-            return float(self._progress["fraction"])
-        return None
+    def _ahead(self, now: datetime) -> tuple[float | None, float | None]:
+        """Return the share done and the seconds left: as last told, else as the move's expected end has it."""
+        told = self._progress or {}
+        fraction, eta_s = told.get("fraction"), told.get("eta_s")
+        share = min(max(float(fraction), 0.0), 1.0) if isinstance(fraction, int | float) else None
+        if isinstance(eta_s, int | float):
+            return share, max(eta_s - (now - self._told).total_seconds(), 0.0)
+        return share, (self._ends - now).total_seconds() if self._ends is not None and self._ends > now else None
+
+    def _stage(self) -> str:
+        """Return what the share is one of: a stage of the start, or all of a measurement."""
+        return clean((self._progress or {}).get("stage") or "")
+
+    def _detail(self) -> str:
+        if self._progress is None:
+            return ""
+        if self._progress.get("type") == "BenchmarkProgressed":
+            return requests_words(self._progress)
+        has_share = self._progress.get("fraction") is not None
+        hidden = {"fraction": None, "eta_s": None, **({"stage": ""} if has_share else {})}
+        return progress_words({**self._progress, **hidden})
 
     def _bar(self, fraction: float | None) -> str:
         if fraction is None:
             return ""
         full, empty = ("█", "░") if self._terminal.unicode else ("#", ".")
-        count = round(min(max(fraction, 0.0), 1.0) * _BAR)
-        return "[" + full * count + empty * (_BAR - count) + "]"
+        length = _BAR if self._terminal.width >= _NARROW else _SHORT_BAR
+        count = round(fraction * length)
+        return "[" + full * count + empty * (length - count) + "]"
 
 
 def _colour(event: Event) -> str:

@@ -8,6 +8,7 @@ from specd.bench.plan import BenchPlan, Level, LevelDone, Progress
 from specd.bench.summary import acceptance, summarise
 from specd.engines.engine import Engine, ServerCommand
 from specd.phases.context import Context
+from specd.phases.pace import Pace
 from specd.services.service import UnitFacts
 from specd.store import MeasuredLevel
 from states.events import BenchmarkProgressed, LevelMeasured
@@ -39,14 +40,16 @@ async def measure(
     missing = tuple(level for level in wanted if level not in done)
     if not missing:
         return
+    pace = Pace(plan, missing, _known_s(ctx, digest, have))
     async with (
         ctx.route(command) as route,
         ctx.benchmark.measure(ctx.target(route, facts, command), plan, missing) as run,
     ):
         async for item in run:
             if isinstance(item, Progress):
-                _progressed(ctx, side, item)
+                _progressed(ctx, side, item, pace)
             else:
+                pace.finished(item)
                 ctx.store.add_level(ctx.row, side, invocation, digest, item)
                 ctx.bus.emit(
                     LevelMeasured(
@@ -60,7 +63,15 @@ async def measure(
                 )
 
 
-def _progressed(ctx: Context, side: str, item: Progress) -> None:
+def _known_s(ctx: Context, digest: str, have: list[MeasuredLevel]) -> dict[int, float]:
+    """Return the seconds of a level of each concurrency, from what is measured of either side under this plan."""
+    invocation = str((ctx.fact("baseline") or {}).get("invocation"))
+    levels = [*ctx.store.baseline_levels(ctx.service.name, invocation, digest), *have]
+    return {measured.done.level.concurrency: measured.done.wall_s for measured in levels}
+
+
+def _progressed(ctx: Context, side: str, item: Progress, pace: Pace) -> None:
+    fraction, eta_s = pace.ahead(item)
     ctx.bus.emit(
         BenchmarkProgressed(
             trial=ctx.row.id,
@@ -72,6 +83,8 @@ def _progressed(ctx: Context, side: str, item: Progress) -> None:
             total=item.total,
             failed=item.failed,
             output_tok_s=item.output_tok_s,
+            fraction=fraction,
+            eta_s=eta_s,
         )
     )
 

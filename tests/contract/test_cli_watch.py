@@ -9,6 +9,7 @@ import struct
 import sys
 import termios
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,7 @@ async def test_a_terminal_keeps_finished_states_and_draws_the_running_one(daemon
     assert re.search(r"\x1b\[32m12:31:02 ✓ restart +1\.0 s  candidate-started\x1b\[0m\r\n", text)
     drawn = re.findall(r"\r\x1b\[2K([^\r\n]*)", text)
     assert any("loading: loads the weights  [██████████░░░░░░░░░░]" in line for line in drawn)
-    assert any("about 2 min 05 s left (from bytes read)" in line for line in drawn)
+    assert any(re.search(r"weights 50%  about 2 min 0[345] s left  .* so far  \(from bytes read\)", s) for s in drawn)
     assert any("the connection to the daemon is lost; trying again" in line for line in drawn)
     assert all(len(re.sub(r"\x1b\[\d*m", "", line)) < 200 for line in drawn)
     assert "hidden\x1b[31m" not in text
@@ -225,6 +226,43 @@ async def test_a_narrow_terminal_is_never_overrun(daemon: Daemon) -> None:
     live = [line for line in drawn if line.startswith("  loading")]
     assert live
     assert max(len(line) for line in live) <= 39
+
+
+async def test_long_lines_are_broken_between_words(daemon: Daemon) -> None:
+    why = "the baseline answers and every check of the preflight has passed"
+    daemon.streams = [[moved(9, "baseline", "baseline-measured", "write-unit", 1, cause=why), *STORY, END]]
+    _, text = await on_terminal(daemon, columns=50, NO_COLOR="1")
+    lines = re.sub(r"\r\x1b\[2K[^\r\n]*(?=\r\x1b)|\r\x1b\[2K", "", text).split("\r\n")
+    at = next(number for number, line in enumerate(lines) if "✓ baseline" in line)
+    assert max(len(line) for line in lines) <= 49
+    assert lines[at + 1].startswith(" " * 11 + "baseline-measured: the")
+    told = " ".join(line.strip() for line in lines[at : at + 4])
+    assert f"baseline-measured: {why}" in told
+
+
+async def test_a_measurement_shows_its_share_and_its_end(daemon: Daemon) -> None:
+    requests = {
+        "v": 1, "type": "BenchmarkProgressed", "seq": 13, "trial": "ab12cd", "at": "2026-01-31T12:31:02.000Z",
+        "side": "candidate", "concurrency": 4, "repeat": 2, "done": 0, "total": 0, "failed": 0, "output_tok_s": 71.24,
+    }  # fmt: skip
+    share = {"seq": 14, "done": 3, "total": 5, "fraction": 0.25, "eta_s": 90.0}
+    renewed = {"v": 1, "type": "GuardChanged", "seq": 15, "trial": "ab12cd", "state": "renewed", "until": ""}
+    began = moved(12, "ready", "token-seen", "benchmark", 20)
+    daemon.streams = [[began, requests, renewed], [{**requests, **share}, renewed], [END]]
+    _, text = await on_terminal(daemon, columns=120)
+    drawn = re.findall(r"\r\x1b\[2K([^\r\n\x1b]*)", text)
+    assert any("so far  candidate, concurrency 4, repeat 2: warm-up, 71.2 tok/s" in line for line in drawn)
+    assert any(
+        re.match(r"  benchmark  \[█{5}░{15}\]  25%  about 1 min (30|29|28) s left  .* so far  candidate.* 3 of 5", line)
+        for line in drawn
+    )
+
+
+async def test_an_expected_end_is_shown_before_there_is_any_progress(daemon: Daemon) -> None:
+    ends = (datetime.now(UTC) + timedelta(minutes=10)).isoformat()
+    daemon.streams = [[{**moved(12, "benchmark", "restore", "rollback", 20), "expected_end_at": ends}], [END]]
+    _, text = await on_terminal(daemon, columns=120)
+    assert re.search(r"rollback: [^\r\n]*  about (10 min 00|9 min 5\d) s left", text)
 
 
 async def test_a_dumb_terminal_gets_lines(daemon: Daemon) -> None:
