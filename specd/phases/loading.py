@@ -11,7 +11,7 @@ from states.table import Outcome, State, Trigger
 __all__ = ["compiling", "loading", "stalled"]
 
 _LINGER_S = 15.0
-_AFTER_WEIGHTS = Stage.ORDER[Stage.ORDER.index(Stage.WEIGHTS) + 1 :]
+_COMPILING = (Stage.COMPILE, Stage.CAPTURE)
 
 
 async def loading(ctx: Context) -> Step:
@@ -34,7 +34,7 @@ def _watch(ctx: Context) -> UnitWatch:
 
 
 async def _first_of(ctx: Context, watch: UnitWatch, state: State, *, weights: bool) -> Step | None:
-    """Return the step for a running server or a stall; None when the stage after weights was reached.
+    """Return the step for a running server or a stall; None when the engine compiles, which an eager one never does.
 
     An exit interrupts this work from outside, whatever the state.
     """
@@ -42,7 +42,7 @@ async def _first_of(ctx: Context, watch: UnitWatch, state: State, *, weights: bo
         if watch.is_up:
             ctx.put("start.took", dict(watch.took_s))
             return Step(Trigger.ENGINE_UP, "health answers")
-        if weights and watch.stage in _AFTER_WEIGHTS and watch.engine.uses_graphs:
+        if weights and watch.engine.uses_graphs and (watch.stage in _COMPILING or watch.took_s.keys() & _COMPILING):
             return None
         if stall := stalled(ctx, watch, state):
             return stall
