@@ -67,6 +67,7 @@ _RESULTS = {
     ),
     "exec-condition": ("a condition of the unit forbade the start", ""),
 }
+_NO_RESTART = "a unit with Restart=on-failure would stay down after this"
 _CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP"})
 
 
@@ -119,7 +120,10 @@ def _exited(log: LogEnd, status: int) -> Failure:
     if status == 0:
         if log.failure is not None:
             return replace(
-                log.failure, kind="unexpected-exit", sentence=f"unexpected exit (status 0): {log.failure.sentence}"
+                log.failure,
+                kind="unexpected-exit",
+                sentence=f"unexpected exit (status 0): {log.failure.sentence}",
+                hint=log.failure.hint or _NO_RESTART,
             )
         how = (
             "it shut down in an orderly way, though nobody here asked" if log.is_stopping else "nobody asked it to end"
@@ -128,7 +132,7 @@ def _exited(log: LogEnd, status: int) -> Failure:
             log,
             "unexpected-exit",
             f"unexpected exit (status 0): {how}",
-            "a unit with Restart=on-failure would stay down",
+            _NO_RESTART,
         )
     cause = log.failure or log.last_words
     if cause is not None:

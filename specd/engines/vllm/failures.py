@@ -197,6 +197,12 @@ _DIED = (
         "{who} was killed (signal 9)",
         "the kernel's OOM killer or an operator did it",
     ),
+    _rule(
+        r"(?P<who>Worker proc \S+|Engine core proc \S+) died unexpectedly \(exit code: None\)",
+        "engine-died",
+        "{who} died without a word",
+        "the kernel's OOM killer or an operator may have ended it: see the kernel's log",
+    ),
     _rule(r"(?P<who>Worker proc \S+|Engine core proc \S+) died unexpectedly", "engine-died", "{line}"),
     _rule(
         r"Failed core proc\(s\): \{'(?P<who>[^']+)': -9\b",
