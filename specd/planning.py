@@ -3,10 +3,11 @@
 import dataclasses
 import difflib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from specd.checks import Check, CheckStatus, failures
+from specd.engines.masking import MASK, is_secret_name
 from specd.errors import HostError, SpecdError
 from specd.phases.baseline import preflight
 from specd.phases.context import Baseline, Context
@@ -27,6 +28,7 @@ async def plan_trial(spec: TrialSpec, make_context: Callable[[TrialSpec], Contex
         "trial": {"name": spec.name, "service": spec.service, "host": ctx.service.host},
         "unit_diff": "",
         "argv_diff": [],
+        "env_diff": [],
         "baseline": {"unit": ctx.service.unit, "invocation": None},
         "expected_outage_s": expected_outage_s(store, spec.service),
     }
@@ -52,6 +54,7 @@ async def _change(ctx: Context, baseline: Baseline, answer: dict[str, Any]) -> l
         return [Check.failed("candidate.render", error.what, error.next_step)]
     answer["unit_diff"] = ctx.mask(unit_diff(baseline.facts.text, candidate.content.decode(errors="replace")))
     answer["argv_diff"] = [ctx.mask(line) for line in _argv_diff(baseline.facts.argv, candidate.argv)]
+    answer["env_diff"] = [ctx.mask(line) for line in _env_diff(baseline.facts.environment, candidate.environment)]
     checks = await candidate_checks(ctx, baseline, candidate)
     checks.append(Check(name="unit.analyze", status=CheckStatus.UNCHECKED, evidence="judged once the unit is written"))
     return checks
@@ -60,6 +63,17 @@ async def _change(ctx: Context, baseline: Baseline, answer: dict[str, Any]) -> l
 def _argv_diff(before: tuple[str, ...], after: tuple[str, ...]) -> list[str]:
     """Return the words that go (`- word`) and come (`+ word`), in place."""
     return [line for line in difflib.ndiff(list(before), list(after)) if line[:2] in {"- ", "+ "}]
+
+
+def _env_diff(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return the variables that go (`- NAME=value`) and come (`+ NAME=value`), those with a secret's name without
+    it."""
+    lines: list[str] = []
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            told = [(sign, env[name]) for sign, env in (("-", before), ("+", after)) if name in env]
+            lines += [f"{sign} {name}={MASK if is_secret_name(name) else value}" for sign, value in told]
+    return lines
 
 
 def expected_outage_s(store: Store, service: str) -> float | None:

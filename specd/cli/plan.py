@@ -51,7 +51,7 @@ def plan_lines(found: Mapping[str, Any], terminal: Terminal) -> list[str]:
         if isinstance(outage, int | float)
         else "  expected outage not known: this service has no history yet"
     )
-    for title, key in (("Command line", "argv_diff"), ("Unit", "unit_diff")):
+    for title, key in (("Command line", "argv_diff"), ("Environment", "env_diff"), ("Unit", "unit_diff")):
         part = _diff_lines(found.get(key), terminal)
         lines += ["", terminal.style(title, "bold"), *part] if part else []
     checks = [check for check in found.get("checks") or [] if isinstance(check, dict)]
