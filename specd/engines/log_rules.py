@@ -13,6 +13,7 @@ __all__ = ["FailureRule", "LogRules", "StageRule", "classify", "facts_of"]
 
 # argparse names a converter by its place in memory.
 _FUNCTION = re.compile(r"<function ([\w.<>]+) at 0x[0-9a-f]+>")
+_EXCEPTION_NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,9 @@ def classify(rules: Sequence[FailureRule], text: str, lines: Sequence[str]) -> F
         if found is None:
             continue
         groups = {name: (value or "").strip() for name, value in found.groupdict().items()}
-        sentence = rule.sentence.format_map({"line": _shortened(first), **groups})
+        # Behind words of ours the exception's name tells nothing more.
+        line = first if rule.sentence.startswith("{line}") else _EXCEPTION_NAME.sub("", first)
+        sentence = rule.sentence.format_map({"line": _shortened(line), **groups})
         return Failure(
             kind=rule.kind,
             sentence=_shortened(sentence),

@@ -59,6 +59,7 @@ class _StageProgress:
     base: Reading | None = None
     count: tuple[float, float] | None = None
     shown: float = 0.0
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +191,13 @@ class Estimator:
         candidates: list[_Evidence] = []
         if last.read_bytes is not None and base.read_bytes is not None:
             done = last.read_bytes - base.read_bytes
-            candidates.append(_Evidence(min(done / total, _READ_CAP), f"bytes read {_gib(done)} of {_gib(total)} GiB"))
+            candidates.append(_Evidence(min(done / total, _READ_CAP), f"bytes read {_part(done, total)}"))
         if last.gpu_mib is not None and base.gpu_mib is not None:
             done = (last.gpu_mib - base.gpu_mib) * 2**20
-            candidates.append(_Evidence(min(done / total, _READ_CAP), f"GPU memory {_gib(done)} of {_gib(total)} GiB"))
+            candidates.append(_Evidence(min(done / total, _READ_CAP), f"GPU memory {_part(done, total)}"))
         if last.rss_bytes is not None and base.rss_bytes is not None:
             done = last.rss_bytes - base.rss_bytes
-            candidates.append(_Evidence(min(done / total, _GUESS_CAP), f"memory {_gib(done)} of {_gib(total)} GiB"))
+            candidates.append(_Evidence(min(done / total, _GUESS_CAP), f"memory {_part(done, total)}"))
         # Weights in the page cache are never read from the disk, so the one that has moved most knows most.
         best = max(candidates, key=lambda evidence: evidence.fraction, default=None)
         return best if best is not None and best.fraction > 0.005 else None
@@ -214,7 +215,8 @@ class Estimator:
         """Say what moves where nothing tells how far it is."""
         last, base = self._last, self._progress.base
         if last is not None and base is not None and last.cpu_s is not None and base.cpu_s is not None:
-            used = last.cpu_s - base.cpu_s
+            # Compilers come and go, and take what they used with them.
+            self._progress.cpu_s = used = max(self._progress.cpu_s, last.cpu_s - base.cpu_s)
             if used > _CPU_NOISE_S:
                 return f"CPU time: {used:.0f} s in this stage"
         return "nothing yet"
@@ -243,8 +245,14 @@ class Estimator:
         return by_pace * fraction + by_history * (1 - fraction)
 
     def _has_pace(self) -> bool:
+        """True where the share still says how fast this stage goes; evidence at its cap tells nothing any more."""
         count = self._progress.count
-        return self._outside() is not None if count is None else count[0] < count[1]
+        if count is not None and count[0] >= count[1]:
+            return False
+        outside = self._outside()
+        if count is not None and count[0] > 0:
+            return True
+        return outside is not None and outside.fraction < _GUESS_CAP
 
 
 def _has_moved(before: Reading, after: Reading) -> bool:
@@ -262,6 +270,11 @@ def _has_moved(before: Reading, after: Reading) -> bool:
 
 def _differs(before: int | None, after: int | None, noise: int) -> bool:
     return before is not None and after is not None and abs(after - before) > noise
+
+
+def _part(done: int, total: int) -> str:
+    """Return both in GiB; what is above the total belongs to something else."""
+    return f"{_gib(min(done, total))} of {_gib(total)} GiB"
 
 
 def _gib(count: int) -> str:

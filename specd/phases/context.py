@@ -133,13 +133,14 @@ class Context:
             stop_timeout_s=self.service.stop_timeout_s,
         )
 
-    def watch_source(self, engine: Engine) -> WatchSource:
-        """Return where a watch of this trial's units reads from and writes to."""
+    def watch_source(self, engine: Engine, *, of_baseline: bool = False) -> WatchSource:
+        """Return where a watch of this trial's units reads from and writes to; a baseline's start takes what its last
+        one took, whatever candidates compiled since."""
         return WatchSource(
             host=self.host,
             manager=self.manager,
             engine=engine,
-            history_s=self.stage_history_s(),
+            history_s=(of_baseline and self.fact("baseline.start")) or self.stage_history_s(),
             store_records=self._store_records,
             stored_lines=lambda invocation: self.store.log_records(self.row.id, invocation),
             progressed=self._stage_progressed,

@@ -121,7 +121,8 @@ async def _wait_until_up(ctx: Context, baseline: Baseline, status: UnitStatus) -
     """Follow the baseline's start until it answers; returns why it does not."""
     if not status.invocation:
         return Failure(kind="unit", sentence=f"the start left no invocation ({status.active}/{status.sub})")
-    watch = UnitWatch(ctx.watch_source(baseline.engine), ctx.service.unit, status.invocation, State.ROLLBACK)
+    source = ctx.watch_source(baseline.engine, of_baseline=True)
+    watch = UnitWatch(source, ctx.service.unit, status.invocation, State.ROLLBACK)
     async with ctx.route(baseline.command) as route, watch.running(route):
         while True:
             if watch.is_up:

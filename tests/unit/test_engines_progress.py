@@ -193,3 +193,22 @@ def test_nothing_makes_it_go_back_or_leave_its_range(steps: list[object], has_hi
         assert estimate.eta_s is None or estimate.eta_s >= 0
         assert estimate.moved_at <= at
         last = place
+
+
+def test_memory_beyond_the_weights_says_nothing_of_the_end() -> None:
+    estimator = Estimator(0.0, history={Stage.WEIGHTS: 10.0}, weights_bytes=2**29)
+    estimator.read(Reading(at=0.0, rss_bytes=2**30))
+    estimator.observe(Observation(stage=Stage.WEIGHTS, done=0, total=1), 0.0)
+    estimator.read(Reading(at=1.0, rss_bytes=2**31))
+    estimate = estimator.estimate(1.0)
+    assert estimate.source == "shards 0/1, memory 0.5 of 0.5 GiB"
+    assert estimate.eta_s == 9.0
+
+
+def test_cpu_time_that_is_shown_never_falls() -> None:
+    estimator = Estimator(0.0)
+    estimator.observe(Observation(stage=Stage.COMPILE), 0.0)
+    for at, used in ((1.0, 5.0), (2.0, 30.0), (3.0, 20.0)):
+        estimator.read(Reading(at=at, cpu_s=used))
+        source = estimator.estimate(at).source
+    assert source == "CPU time: 25 s in this stage"

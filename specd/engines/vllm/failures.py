@@ -103,7 +103,13 @@ _MEMORY = (
         transient=True,
     ),
     _rule(
-        r"No available memory for the cache blocks|To serve at least one request with the model|requested memory for kv"
+        r"requested memory for kv",
+        "kv-cache",
+        "the KV cache does not fit: {line}",
+        "ask for less: lower VLLM_CPU_KVCACHE_SPACE or --kv-cache-memory-bytes",
+    ),
+    _rule(
+        r"No available memory for the cache blocks|To serve at least one request with the model"
         r"|larger than the maximum number of tokens that can be stored in (?:the )?KV cache"
         r"|larger than the available KV cache memory",
         "kv-cache",
