@@ -28,13 +28,14 @@ from states.events import (
     TriggerIgnored,
 )
 from states.machine import TrialMachine
-from states.table import PARKED, TERMINAL, Outcome, State, Trigger, destination
+from states.table import BEFORE_RESTART, PARKED, TERMINAL, Outcome, State, Trigger, destination
 
 __all__ = ["TrialRun"]
 
 log = structlog.get_logger()
 
 _ROLLBACK_TRIES = 5
+_AWAY_S = 120.0
 _DISCARD_S = 30.0
 
 
@@ -200,6 +201,9 @@ class TrialRun:
             elif lost_at is None:
                 lost_at = time.monotonic()
                 self._tell_lost(str(trouble))
+            elif state in BEFORE_RESTART and time.monotonic() - lost_at > _AWAY_S:
+                # Nothing is at stake yet, so nobody has to wait for the state's whole deadline.
+                return _from_error(state, trouble)
             if step_now := await self._pause(min(2.0 ** min(tries, 5), 15.0)):
                 return step_now
 
