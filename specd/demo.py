@@ -30,6 +30,8 @@ __all__ = ["main", "running_daemon"]
 
 _MODEL = "demo-moe"
 _STOPPED = 130
+_SOCKET = "run/specd.sock"
+_SOCKET_BYTES = 107
 _PR_SET_PDEATHSIG = 1
 # One start takes about six seconds here: half an hour on the machine whose story this is.
 _SCRIPT = {
@@ -50,12 +52,12 @@ _SCRIPT = {
 }
 _CONFIG = """\
 [daemon]
-state_dir = "{directory}/state"
-socket = "{directory}/run/specd.sock"
+state_dir = {state}
+socket = {socket}
 
 [hosts.here]
 manager = "embedded"
-directory = "{directory}/units"
+directory = {units}
 
 [services.demo]
 host = "here"
@@ -92,7 +94,7 @@ def main(as_json: bool) -> int:
 async def _until_stopped(as_json: bool) -> int:
     """Run the demo and remove all of it, also when a signal ends it; a second signal changes nothing any more."""
     terminal = Terminal.of(sys.stderr if as_json else sys.stdout)
-    directory = Path(tempfile.mkdtemp(prefix="specd-demo-"))
+    directory = _new_directory()
     demo = asyncio.create_task(_demo(directory, terminal, as_json))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, _stop, demo)
@@ -107,6 +109,14 @@ async def _until_stopped(as_json: bool) -> int:
         # The terminal went away with the signal.
         return _STOPPED
     return demo.result()
+
+
+def _new_directory() -> Path:
+    """Make a directory of our own, in a shorter place than TMPDIR if the socket's path would be too long there."""
+    where = tempfile.gettempdir()
+    if len(os.fsencode(Path(where) / "specd-demo-12345678" / _SOCKET)) > _SOCKET_BYTES:
+        where = "/tmp"
+    return Path(tempfile.mkdtemp(prefix="specd-demo-", dir=where))
 
 
 def _stop(demo: asyncio.Task[int]) -> None:
@@ -186,7 +196,10 @@ def _lay_out(directory: Path) -> None:
         "enabled": True,
     }
     (directory / "units/units/llm.service.json").write_text(json.dumps(unit, indent=1))
-    (directory / "config.toml").write_text(_CONFIG.format(directory=directory))
+    places = {"state": "state", "socket": _SOCKET, "units": "units"}
+    # A JSON string is a TOML string, whatever TMPDIR has in its name.
+    quoted = {key: json.dumps(str(directory / place), ensure_ascii=False) for key, place in places.items()}
+    (directory / "config.toml").write_text(_CONFIG.format(**quoted), encoding="utf-8")
 
 
 def _die_with_parent() -> None:
@@ -232,7 +245,7 @@ async def running_daemon(directory: Path, service: str, *, within_s: float = 30.
         preexec_fn=_die_with_parent,
     )
     try:
-        async with ApiClient(str(directory / "run/specd.sock")) as client:
+        async with ApiClient(str(directory / _SOCKET)) as client:
             await _until_ready(client, process, directory, service, within_s)
             yield client
     finally:
