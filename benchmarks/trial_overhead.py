@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.sites import SITES, SiteMissing, core_share, open_site, spread
 from specd import clock
-from tests.rig import SCRIPT, Daemon
+from tests.rig import SCRIPT, Daemon, Site
 
 TARGET_S = {"embedded": 1.5, "systemd": 3.0}
 _LOADING = ("import", "config", "engine", "weights")
@@ -52,12 +52,21 @@ def wall_s(shown: dict[str, Any]) -> dict[str, float]:
     return {state: clock.seconds_between(at, until) for (state, at), (_, until) in itertools.pairwise(entered)}
 
 
+def _daemon(site: Site) -> Daemon:
+    """Return a daemon whose guards have the lease that they have by default."""
+    daemon = Daemon(site, _PLAN)
+    text = daemon.config.read_text()
+    start, end = text.index("[services.llm.guard]"), text.index("[benchmarks.tiny]")
+    daemon.config.write_text(text[:start] + text[end:])
+    return daemon
+
+
 async def run_trials(site_name: str, count: int) -> tuple[list[dict[str, Any]], float]:
     """Run whole trials one after the other and return them as `show` shows them, and the share of a core that was free
     (median); raises SiteMissing."""
     found: list[dict[str, Any]] = []
     shares: list[float] = []
-    async with open_site(site_name) as site, Daemon(site, _PLAN) as daemon:
+    async with open_site(site_name) as site, _daemon(site) as daemon:
         for number in range(count):
             shares.append(core_share())
             shown = await daemon.settled(await daemon.submit(name=f"t{number}", benchmark="timed"))

@@ -20,6 +20,7 @@ from specd.engines import by_name, recognise
 from specd.engines.engine import Engine, ServerCommand, Stage
 from specd.engines.masking import mask
 from specd.engines.openai_probe import ServerProbe
+from specd.engines.progress import Estimate
 from specd.errors import EngineError, FileProblem, UnitError
 from specd.hosts.host import Host, Route
 from specd.services.service import Candidate, JournalRecord, ServiceManager, UnitFacts, UnitStatus
@@ -60,6 +61,7 @@ class Context:
     deadline: Deadline
     machine_state: Callable[[], State]
     guarding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    guard_renewed_at: float = float("-inf")
     secrets: set[str] = field(default_factory=set)
     watch: UnitWatch | None = None
     progress: StageProgressed | None = None
@@ -180,19 +182,18 @@ class Context:
         masked = [dataclasses.replace(record, text=self.mask(record.text)) for record in records]
         self.store.add_log(self.row.id, unit, invocation, masked)
 
-    def _stage_progressed(
-        self, state: State, stage: str, fraction: float | None, source: str, eta_s: float | None
-    ) -> None:
+    def _stage_progressed(self, state: State, estimate: Estimate) -> None:
         now = self.machine_state() if state is not State.ROLLBACK else state
         self.progressed(
             StageProgressed(
                 trial=self.row.id,
                 service=self.service.name,
                 state=now.value,
-                stage=stage,
-                fraction=fraction,
-                source=source,
-                eta_s=eta_s,
+                stage=estimate.stage,
+                fraction=estimate.fraction,
+                overall=estimate.overall,
+                source=estimate.source,
+                eta_s=estimate.eta_s,
             )
         )
 

@@ -1,11 +1,16 @@
 """The trial's side of the guard: armed before the baseline stops, renewed while specd lives, disarmed last."""
 
+import time
+
 from specd import clock
 from specd.phases.context import Context
 from specd.services.service import GuardPlan
 from states.events import GuardChanged
 
 __all__ = ["arm_guard", "disarm_guard", "has_fired", "renew_guard"]
+
+# The state that arms the guard and the task that keeps it begin at the same time.
+_JUST_NOW_S = 1.0
 
 
 async def arm_guard(ctx: Context) -> None:
@@ -21,6 +26,8 @@ async def renew_guard(ctx: Context) -> bool:
     # Under the lock: a renewal that crosses a disarming would leave an armed guard behind for ever.
     async with ctx.guarding:
         if (ctx.fact("guard") or {}).get("state") not in {"armed", "fired"}:
+            return False
+        if time.monotonic() - ctx.guard_renewed_at < min(_JUST_NOW_S, ctx.service.guard.renew_s / 2):
             return False
         if await has_fired(ctx):
             return True
@@ -40,6 +47,7 @@ async def _arm(ctx: Context) -> None:
     lease_s = ctx.service.guard.lease_s
     plan = GuardPlan(trial=ctx.row.id, candidate=ctx.candidate_name, baseline=ctx.service.unit, lease_s=lease_s)
     await ctx.manager.arm_guard(plan)
+    ctx.guard_renewed_at = time.monotonic()
     renewed = (ctx.fact("guard") or {}).get("state") == "armed"
     until = clock.after(lease_s)
     ctx.put("guard", {"state": "armed", "until": until, "lease_s": lease_s})

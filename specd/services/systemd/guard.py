@@ -134,8 +134,7 @@ class Guard:
         # The timer first, or it could fire between the two.
         await self._scope.systemctl("stop", "--", timer, check=False)
         await self._scope.systemctl("stop", "--", job, check=False)
-        for path in there:
-            await self._scope.host.remove(path, privileged=self._scope.privileged)
+        await asyncio.gather(*(self._scope.host.remove(path, privileged=self._scope.privileged) for path in there))
         await self._scope.reload()
         await self._scope.systemctl("reset-failed", "--", job, check=False)
 
