@@ -13,7 +13,7 @@ import structlog
 
 from specd.engines.engine import Engine, Failure, Stage
 from specd.engines.openai_probe import Health, ServerProbe
-from specd.engines.progress import Estimator, Reading
+from specd.engines.progress import Estimate, Estimator, Reading
 from specd.errors import HostError, HostUnreachable
 from specd.hosts.gpu import gpu_memory
 from specd.hosts.host import Host, Route
@@ -45,7 +45,7 @@ class WatchSource:
     history_s: Mapping[str, float]
     store_records: Callable[[str, str, list[JournalRecord]], None]
     stored_lines: Callable[[str], list[JournalRecord]]
-    progressed: Callable[[State, str, float | None, str, float | None], None]
+    progressed: Callable[[State, Estimate], None]
 
 
 class UnitWatch:
@@ -227,7 +227,7 @@ class UnitWatch:
         if time.monotonic() - self._told[0] < _TOLD_S and estimate.stage == self._told[1]:
             return
         self._told = (time.monotonic(), estimate.stage)
-        self._source.progressed(self.state, estimate.stage, estimate.fraction, estimate.source, estimate.eta_s)
+        self._source.progressed(self.state, estimate)
 
     # -- the port
 

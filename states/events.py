@@ -111,11 +111,16 @@ class DeadlineExtended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageProgressed(Event):
-    """Work in a state moved: `fraction` 0..1 or None, `source` what it was read from, `eta_s` to the state's end."""
+    """Work in a state moved: `fraction` 0..1 of the stage or None, `source` what it was read from.
+
+    `overall` is the share of a whole start, over all its stages, and `eta_s` the seconds to its end, where earlier
+    starts tell.
+    """
 
     state: str
     stage: str
     fraction: float | None = None
+    overall: float | None = None
     source: str = ""
     eta_s: float | None = None
     detail: str = ""

@@ -234,6 +234,7 @@ def _progressed(view: ViewState, event: happened.StageProgressed) -> ViewState:
         event.eta_s,
         clean(event.detail),
         event.at,
+        event.overall,
     )
     return _put_trial(view, replace(trial, progress=progress))
 

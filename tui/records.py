@@ -37,6 +37,12 @@ class Progress:
     eta_s: float | None = None
     detail: str = ""
     at: str = ""
+    overall: float | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The share of the whole start where it is known, else of the stage."""
+        return self.fraction if self.overall is None else self.overall
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +200,7 @@ def _progress(body: Any, at: str) -> Progress | None:
         eta_s=number(body.get("eta_s")),
         detail=_text(body, "detail"),
         at=_text(body, "at") or at,
+        overall=number(body.get("overall")),
     )
 
 

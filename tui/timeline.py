@@ -113,10 +113,10 @@ def gauge(trial: Trial, detail: Detail | None, now: datetime) -> Gauge | None:
         return None
     eta_s = _expected_left_s(trial, now)
     progress = trial.progress if trial.progress and trial.progress.state == trial.state else None
-    if progress is not None and progress.fraction is not None:
+    if progress is not None and progress.share is not None:
         if progress.eta_s is not None:
             eta_s = progress.eta_s - (seconds_between(progress.at, now) or 0.0)
-        return Gauge(min(max(progress.fraction, 0.0), 1.0), eta_s, _stage_words(progress), progress.source)
+        return Gauge(min(max(progress.share, 0.0), 1.0), eta_s, _stage_words(progress), progress.source)
     if trial.bench is not None:
         return _bench_gauge(trial, detail, eta_s)
     if progress is not None:

@@ -32,7 +32,8 @@ def _progress(run: TrialRun | None) -> dict[str, Any] | None:
     if run is None or run.ctx.progress is None:
         return None
     now = run.ctx.progress
-    return {"state": now.state, "stage": now.stage, "fraction": now.fraction, "source": now.source, "eta_s": now.eta_s}
+    shown = ("state", "stage", "fraction", "overall", "source", "eta_s")
+    return {key: getattr(now, key) for key in shown}
 
 
 def serving(row: TrialRow, unit: str) -> str:

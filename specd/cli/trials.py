@@ -41,7 +41,8 @@ async def _trials(args: argparse.Namespace) -> int:
 
 def _row(trial: Mapping[str, Any]) -> tuple[str, ...]:
     state = clean(trial.get("state"))
-    fraction = (trial.get("progress") or {}).get("fraction")
+    progress = trial.get("progress") or {}
+    fraction = progress.get("fraction") if progress.get("overall") is None else progress["overall"]
     if isinstance(fraction, int | float):
         state += f" {fraction:.0%}"
     names = (clean(trial.get(key) or "-") for key in ("id", "name", "service", "host"))

@@ -40,7 +40,8 @@ class Estimate:
     anything last moved.
 
     `eta_s` are the seconds to the end of the whole start; where `eta_is_whole` is false, for want of a history, to the
-    end of this stage only. None: unknown.
+    end of this stage only. None: unknown. `overall` is the share of the whole start by the history's times, None
+    without one.
     """
 
     stage: str
@@ -49,6 +50,7 @@ class Estimate:
     source: str
     moved_at: float
     eta_is_whole: bool = True
+    overall: float | None = None
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class Estimator:
         self._moved_at = started
         self._took: dict[str, float] = {}
         self._is_finished = False
+        self._overall = 0.0
 
     @property
     def stage(self) -> str:
@@ -141,6 +144,7 @@ class Estimator:
             source=source,
             moved_at=self._moved_at,
             eta_is_whole=self._is_finished or bool(self._history),
+            overall=self._share(fraction),
         )
 
     def _enter(self, stage: str, at: float) -> None:
@@ -226,6 +230,16 @@ class Estimator:
             return 0.0
         here = self._left_here(now, fraction)
         return None if here is None else here + self._later()
+
+    def _share(self, fraction: float | None) -> float | None:
+        """Return the share of the whole start, each stage weighted by its usual time; it never goes back."""
+        total = sum(self._history.values())
+        if self._is_finished or not total:
+            return 1.0 if self._is_finished else None
+        here = self._history.get(self._stage, 0.0)
+        earlier = total - here - self._later()
+        self._overall = max(self._overall, min((earlier + here * (fraction or 0.0)) / total, _GUESS_CAP))
+        return self._overall
 
     def _later(self) -> float:
         """Return the usual seconds of the stages after this one."""

@@ -212,3 +212,15 @@ def test_cpu_time_that_is_shown_never_falls() -> None:
         estimator.read(Reading(at=at, cpu_s=used))
         source = estimator.estimate(at).source
     assert source == "CPU time: 25 s in this stage"
+
+
+def test_the_share_of_the_whole_start_weighs_stages_by_their_usual_time() -> None:
+    estimator = Estimator(
+        0.0, history={Stage.LAUNCH: 10.0, Stage.CONFIG: 10.0, Stage.WEIGHTS: 60.0, Stage.SERVER: 20.0}
+    )
+    assert estimator.estimate(5.0).overall == pytest.approx(0.045)
+    estimator.observe(Observation(stage=Stage.WEIGHTS, done=3, total=6), 8.0)
+    assert estimator.estimate(9.0).overall == pytest.approx(0.5)
+    estimator.observe(Observation(stage=Stage.SERVER, finished=True), 30.0)
+    assert estimator.estimate(30.0).overall == 1.0
+    assert Estimator(0.0).estimate(1.0).overall is None
