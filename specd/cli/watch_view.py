@@ -165,24 +165,26 @@ class LiveView:
     def _ahead(self, now: datetime) -> tuple[float | None, float | None]:
         """Return the share done and the seconds left: as last told, else as the move's expected end has it."""
         told = self._progress or {}
-        fraction, eta_s = told.get("fraction"), told.get("eta_s")
+        eta_s = told.get("eta_s")
+        fraction = told.get("fraction") if told.get("overall") is None else told["overall"]
         share = min(max(float(fraction), 0.0), 1.0) if isinstance(fraction, int | float) else None
         if isinstance(eta_s, int | float):
             return share, max(eta_s - (now - self._told).total_seconds(), 0.0)
         return share, (self._ends - now).total_seconds() if self._ends is not None and self._ends > now else None
 
     def _stage(self) -> str:
-        """Return what the share is one of: a stage of the start, or all of a measurement."""
-        return clean((self._progress or {}).get("stage") or "")
+        """Return the stage that the share is one of; nothing where it is one of the whole."""
+        told = self._progress or {}
+        return "" if told.get("overall") is not None else clean(told.get("stage") or "")
 
     def _detail(self) -> str:
-        if self._progress is None:
+        told = self._progress
+        if told is None:
             return ""
-        if self._progress.get("type") == "BenchmarkProgressed":
-            return requests_words(self._progress)
-        has_share = self._progress.get("fraction") is not None
-        hidden = {"fraction": None, "eta_s": None, **({"stage": ""} if has_share else {})}
-        return progress_words({**self._progress, **hidden})
+        if told.get("type") == "BenchmarkProgressed":
+            return requests_words(told)
+        is_whole = told.get("overall") is not None or told.get("fraction") is None
+        return progress_words({**told, "eta_s": None, **({} if is_whole else {"stage": "", "fraction": None})})
 
     def _bar(self, fraction: float | None) -> str:
         if fraction is None:

@@ -256,6 +256,13 @@ async def test_a_measurement_shows_its_share_and_its_end(daemon: Daemon) -> None
     assert any(re.match(measured, line) for line in drawn)
 
 
+async def test_the_bar_shows_the_whole_start_where_it_is_known(daemon: Daemon) -> None:
+    shards = {**PROGRESS, "overall": 0.25, "source": "shards 8/16"}
+    daemon.streams = [[*STORY[:2], shards, STORY[3]], [END]]
+    _, text = await on_terminal(daemon, columns=200)
+    assert re.search(r"\[█{5}░{15}\]  25%  about 2 min 0\d s left  [^\r\n]*weights 50% \(from shards 8/16\)", text)
+
+
 async def test_an_expected_end_is_shown_before_there_is_any_progress(daemon: Daemon) -> None:
     ends = (datetime.now(UTC) + timedelta(minutes=10)).isoformat()
     daemon.streams = [[{**moved(12, "benchmark", "restore", "rollback", 20), "expected_end_at": ends}], [END]]
