@@ -62,7 +62,9 @@ class Rig:
             if is_alive(pid) and str(self.directory).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGTERM)
                 self.wait_gone(pid)
-        left = self.marked()
+        deadline = time.monotonic() + PATIENCE_S
+        while (left := self.marked()) and time.monotonic() < deadline:
+            time.sleep(0.02)  # a killed process is not gone at once
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         if kind is None:

@@ -264,6 +264,7 @@ def test_metrics_agree_with_usage(drafting: Engine) -> None:
     assert 0 < time.time() - started_at < 600
 
 
+@pytest.mark.timing
 def test_tokens_come_on_schedule(tmp_path: Path) -> None:
     with started(tmp_path, script={"base_step_ms": 10.0}) as engine:
         engine.wait_ready()

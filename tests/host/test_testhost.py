@@ -15,6 +15,7 @@ import pytest
 from specd.rehearsal.archive import build
 from tests.testhost import Bind, HostError, HostOptions, TestHost, network, power, project_binds, sweep
 from tests.testhost.host import ssh
+from tests.testhost.power import wait_until
 from tests.testhost.rehearsal import MODEL_NAME, guest_python, is_healthy, request, write_rehearsal_unit
 from tests.testhost.state import start_time
 
@@ -111,20 +112,20 @@ def test_reboot_keeps_the_disk_and_changes_the_boot(fresh_host: TestHost) -> Non
 
 
 def test_link_down_is_unreachable_at_once(fresh_host: TestHost) -> None:
-    assert reach(fresh_host) == 0
+    wait_until(lambda: reach(fresh_host) == 0, 10, "sshd takes connections")
     fresh_host.netdown()
     assert reach(fresh_host) == errno.EHOSTUNREACH
     with pytest.raises(HostError, match="No route to host"):
         network.run("ip", "route", "get", fresh_host.address)
     fresh_host.netup()
-    assert reach(fresh_host) == 0
+    wait_until(lambda: reach(fresh_host) == 0, 10, "the link works again")
 
 
 def test_dropped_packets_are_silent(fresh_host: TestHost) -> None:
     fresh_host.drop()
     assert reach(fresh_host) == errno.ETIMEDOUT
     fresh_host.undrop()
-    assert reach(fresh_host) == 0
+    wait_until(lambda: reach(fresh_host) == 0, 10, "packets pass again")
 
 
 def test_frozen_host_accepts_and_never_answers(fresh_host: TestHost) -> None:
