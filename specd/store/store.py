@@ -105,8 +105,12 @@ class Store:
         return [self.trial(trial) for trial in json.loads(found[0])] if found else None
 
     def _fresh_id(self) -> str:
+        """Return an id that no trial has; short ones meet by chance after some thousand trials of a day."""
         stamp = datetime.now(UTC).strftime("%y%m%d")
-        return f"{stamp}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
+        while True:
+            trial = f"{stamp}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
+            if self._db.execute("SELECT 1 FROM trial WHERE id = ?", (trial,)).fetchone() is None:
+                return trial
 
     def move(
         self,

@@ -167,3 +167,11 @@ def test_the_file_is_in_wal_mode_and_synced(path: Path) -> None:
     Store(path)
     with sqlite3.connect(path) as other:
         assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_ids_never_meet(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(path)
+    letters = iter("aaaaaaaaaabbbbb")
+    monkeypatch.setattr("specd.store.store.secrets.choice", lambda _: next(letters))
+    first, second = store.add_trials([(_SPEC, "gpu1"), (_SPEC, "gpu1")])
+    assert (first.id[7:], second.id[7:]) == ("aaaaa", "bbbbb")
