@@ -89,4 +89,4 @@ async def _health(fleet: Fleet, service: ServiceSettings, command: ServerCommand
         return Check.failed("baseline.health", error.what, error.next_step)
     if health is Health.UP:
         return Check.passed("baseline.health", f"{address}:{port} answers")
-    return Check.warning("baseline.health", f"{address}:{port} is {health.value}", "wait, or correct `endpoint`")
+    return Check.warning("baseline.health", f"{address}:{port} {health.words}", "wait, or correct `endpoint`")

@@ -39,6 +39,19 @@ class Health(Enum):
     UP = "up"
     SICK = "sick"
 
+    @property
+    def words(self) -> str:
+        """What a person is told of it, after the server's address."""
+        return _HEALTH_WORDS[self]
+
+
+_HEALTH_WORDS = {
+    Health.NOT_LISTENING: "does not listen yet",
+    Health.LOADING: "listens, but is still loading",
+    Health.UP: "answers",
+    Health.SICK: "listens, but its health check fails",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:

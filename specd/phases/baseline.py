@@ -104,7 +104,7 @@ async def _answers(ctx: Context, baseline: Baseline) -> list[Check]:
     async with ctx.probe(baseline.facts, baseline.command) as probe:
         health = await probe.health()
         if health is not Health.UP:
-            words = f"{ctx.service.unit} at {address}:{port} is {health.value}"
+            words = f"{ctx.service.unit} at {address}:{port} {health.words}"
             return [Check.failed("baseline.health", words, "wait until it serves, or correct `endpoint`")]
         try:
             token = await probe.first_token(ctx.bench.first_token_s)
