@@ -1,18 +1,18 @@
 """What runs beside the work of the states in which the candidate owns the service: guard keeper and watch."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
 
 from specd.engines.engine import Failure, ServerCommand
-from specd.errors import HostError, SpecdError
+from specd.errors import HostError
 from specd.phases.context import Context
 from specd.phases.guard import renew_guard
 from specd.phases.ready import candidate_view
 from specd.phases.step import Step
+from specd.uncut import end_task
 from specd.watch import UnitWatch
 from states.events import TaskRestarted
 from states.table import CANDIDATE_OWNS, Outcome, State, Trigger
@@ -52,14 +52,14 @@ class Companions:
             self._ctx.watch = UnitWatch(source, self._ctx.candidate_name, invocation, state)
             self._watch = self._spawn(self._watch_candidate(self._ctx.watch, command), "watch")
         if state not in _WATCHED and self._watch is not None:
-            await _end(self._watch)
+            await end_task(self._watch)
             self._watch, self._ctx.watch = None, None
 
     async def leave(self) -> None:
         """End all that still runs."""
         for task in (self._watch, self._guard):
             if task is not None:
-                await _end(task)
+                await end_task(task)
         await self._ctx.benchmark.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -103,9 +103,3 @@ class Companions:
                 log.warning("watch.host-lost", error=str(error))
                 await asyncio.sleep(_RETRY_S)
         self._interrupt(Step.because(watch.exit))
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, SpecdError):
-        await task

@@ -78,7 +78,8 @@ async def _main(config: Config, paths: Paths) -> None:
         log.info("daemon.stopping", left_behind=left)
     faults = [task.exception() for task in tasks if task.done() and not task.cancelled()]
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(fleet.close(), 3.0)
+        async with asyncio.timeout(3.0):
+            await fleet.close()
     store.close()
     for fault in faults:
         if fault is not None:

@@ -18,6 +18,7 @@ from specd.phases import PHASES, Context, Step
 from specd.phases.guard import disarm_guard
 from specd.phases.stand_in import tear_down
 from specd.settings import Deadlines
+from specd.uncut import end_task
 from states.events import (
     CancelRequested,
     DeadlineExtended,
@@ -234,10 +235,7 @@ class TrialRun:
                     return _timed_out(state, self.ctx, self._trouble if away else None)
         finally:
             interrupted.cancel()
-            if not work.done():
-                work.cancel()
-            with contextlib.suppress(asyncio.CancelledError, SpecdError):
-                await work
+            await end_task(work)
 
     async def _accompanied(self, state: State) -> Step:
         await self._companions.enter(state)
@@ -246,7 +244,8 @@ class TrialRun:
     async def _pause(self, seconds: float) -> Step | None:
         """Wait before another try; returns the step of an interruption or of the deadline meanwhile."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._interrupted.wait(), min(seconds, max(0.0, self.ctx.deadline.remaining_s)))
+            async with asyncio.timeout(min(seconds, max(0.0, self.ctx.deadline.remaining_s))):
+                await self._interrupted.wait()
         if self._interrupt is not None:
             return self._interrupt
         if self.ctx.deadline.remaining_s <= 0:

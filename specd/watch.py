@@ -93,7 +93,8 @@ class UnitWatch:
     async def changed(self, timeout_s: float) -> None:
         """Wait until something worth a look happened, at most `timeout_s`."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
         self._changed.clear()
 
     @contextlib.asynccontextmanager
@@ -245,7 +246,8 @@ class UnitWatch:
         """Wait before the next probe; the log's word that the server comes up only hastens it."""
         if not self._announced.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._announced.wait(), _PROBE_S)
+                async with asyncio.timeout(_PROBE_S):
+                    await self._announced.wait()
         elif time.monotonic() - self._announced_at < _EAGER_FOR_S:
             await asyncio.sleep(_EAGER_PROBE_S)
         else:

@@ -74,7 +74,8 @@ class Feed:
                 self._tell(DaemonAway(f"the daemon refuses this console: {why}", self._now()))
             self._again.clear()
             try:
-                await asyncio.wait_for(self._again.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._again.wait()
             except TimeoutError:
                 wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
@@ -140,7 +141,8 @@ class Feed:
         loaded = self._wanted
         while True:
             try:
-                await asyncio.wait_for(self._stale.wait(), _SERVICES_EVERY_S)
+                async with asyncio.timeout(_SERVICES_EVERY_S):
+                    await self._stale.wait()
             except TimeoutError:
                 await self._load_services()
                 continue

@@ -54,7 +54,8 @@ class Streams:
         message = b"the daemon ends; resume with ?since="
         closing = [socket.close(code=WSCloseCode.GOING_AWAY, message=message) for socket in self._open]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), _GOODBYE_S)
+            async with asyncio.timeout(_GOODBYE_S):
+                await asyncio.gather(*closing, return_exceptions=True)
 
 
 async def _cut(request: web.Request, listener: Listener) -> None:

@@ -158,10 +158,12 @@ class LocalProcess:
             if self._ended is not None and not self._ended.done():
                 self._signal(signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.shield(self._ended), GRACE_S)
+                    async with asyncio.timeout(GRACE_S):
+                        await asyncio.shield(self._ended)
                 self.kill()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.shield(self._ended), GRACE_S)
+                    async with asyncio.timeout(GRACE_S):
+                        await asyncio.shield(self._ended)
         except asyncio.CancelledError:
             self.kill()
             raise

@@ -127,7 +127,8 @@ class Guards:
             limit_s = candidate.file.stop_timeout_s + KILL_WAIT_S
             # A process that not even SIGKILL ends must not keep the baseline down.
             with suppress(TimeoutError):
-                await asyncio.wait_for(candidate.down.wait(), limit_s)
+                async with asyncio.timeout(limit_s):
+                    await candidate.down.wait()
             candidate.clear_failure()
         baseline = self._find(guard.baseline)
         if baseline is not None:
