@@ -15,7 +15,9 @@ demo-vllm: $(STAMP)
 
 # Most tests wait for processes to start and stop, so there are more workers than cores. One file: make test TESTS=tests/unit/x.py
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not timing" $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not timing" $(TESTS) || \
+	  { echo "What failed beside the others runs once more, alone:"; \
+	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "not timing" $(TESTS); }
 	$(BIN)/python -m pytest -m timing $(TESTS)
 
 check: $(STAMP)
