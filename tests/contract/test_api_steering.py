@@ -100,6 +100,8 @@ async def test_an_extension_moves_the_deadline_and_survives_a_kill(embedded_site
 async def test_the_log_comes_in_pages_from_either_end(embedded_site: EmbeddedSite) -> None:
     async with Daemon(embedded_site) as daemon:
         trial = await daemon.submit()
+        await daemon.reached(trial, "benchmark")
+        await daemon.client.post(f"/v1/trials/{trial}/cancel", {"by": "a test"})
         await daemon.settled(trial)
         whole = await daemon.client.log(trial, limit=10_000)
         assert [line["n"] for line in whole] == list(range(1, len(whole) + 1))
