@@ -15,7 +15,7 @@ demo-vllm: $(STAMP)
 
 # Most tests wait for processes to start and stop, so there are more workers than cores; those that measure run alone. What
 # failed on a busy machine runs once more, alone. One file: make test TESTS=tests/unit/x.py (status 5: it has none of a kind).
-AGAIN = $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+AGAIN = $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --snapshot-warn-unused
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not timing" $(TESTS) || [ $$? -eq 5 ] || \
 	  { echo "What failed runs once more, alone:"; $(AGAIN) -m "not timing" $(TESTS); }
