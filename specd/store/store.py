@@ -21,6 +21,7 @@ from specd import clock
 from specd.bench.plan import LevelDone
 from specd.engines.engine import Failure
 from specd.errors import NotFound, StoreError
+from specd.failpoint import around
 from specd.services.service import JournalRecord
 from specd.settings import TrialSpec
 from specd.store.rows import LogLine, MeasuredLevel, TrialRow, level_from_json, level_to_json, spec_from_json
@@ -67,7 +68,8 @@ class Store:
         self._db.close()
 
     @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
+    def _write(self, what: str) -> Iterator[sqlite3.Connection]:
+        """One durable commit of `what`, as its failpoint is called."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -75,7 +77,8 @@ class Store:
             except BaseException:
                 self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
+            with around(f"commit {what}"):
+                self._db.execute("COMMIT")
         except sqlite3.Error as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -88,7 +91,7 @@ class Store:
         again."""
         if key and (known := self.submission(key)) is not None:
             return known
-        with self._write() as db:
+        with self._write("trials") as db:
             ids = []
             for spec, host in specs:
                 at = clock.now()
@@ -127,7 +130,7 @@ class Store:
         """Make one move durable together with its event; the first outcome with a reason stays. Returns the stored
         event."""
         at = clock.now()
-        with self._write() as db:
+        with self._write(f"move {target.value}") as db:
             (state,) = db.execute("SELECT state FROM trial WHERE id = ?", (trial,)).fetchone()
             if state != source.value:
                 raise StoreError(f"trial {trial} is in {state}, not in {source.value}")
@@ -234,7 +237,7 @@ class Store:
 
     def append(self, event: Event) -> Event:
         """Store an event and return it with its seq and time."""
-        with self._write() as db:
+        with self._write(f"event {type(event).__name__}") as db:
             return self._append(db, event, clock.now())
 
     def _append(self, db: sqlite3.Connection, event: Event, at: str) -> Event:
@@ -259,7 +262,7 @@ class Store:
 
     def put_fact(self, trial: str, key: str, value: Any) -> None:
         """Store a checkpoint of a trial as JSON, replacing an earlier one."""
-        with self._write() as db:
+        with self._write(f"fact {key}") as db:
             db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?, ?, ?)", (trial, key, json.dumps(value), clock.now()))
 
     def fact(self, trial: str, key: str) -> Any:
@@ -269,7 +272,7 @@ class Store:
 
     def put_artefact(self, trial: str, name: str, body: str) -> None:
         """Store a text that belongs to a trial (unit, diff, journal window), masked by the caller."""
-        with self._write() as db:
+        with self._write(f"artefact {name}") as db:
             db.execute("INSERT OR REPLACE INTO artefact VALUES (?, ?, ?, ?)", (trial, name, clock.now(), body))
 
     def artefacts(self, trial: str) -> Mapping[str, str]:
@@ -281,7 +284,7 @@ class Store:
     def add_level(self, trial: TrialRow, side: str, invocation: str, digest: str, done: LevelDone) -> None:
         """Store a finished level; a level of the same invocation and plan that is already there stays."""
         values = (trial.id, trial.service, side, invocation, digest, done.level.concurrency, done.level.repeat)
-        with self._write() as db:
+        with self._write(f"level {side}") as db:
             db.execute(
                 "INSERT OR IGNORE INTO level (trial, service, side, invocation, digest, concurrency, repeat, at, body)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -309,7 +312,7 @@ class Store:
 
     def add_log(self, trial: str, unit: str, invocation: str, records: Sequence[JournalRecord]) -> None:
         """Store journal records in order, in one commit."""
-        with self._write() as db:
+        with self._write("log") as db:
             (n,) = db.execute("SELECT COALESCE(MAX(n), 0) FROM log WHERE trial = ?", (trial,)).fetchone()
             db.executemany(
                 "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
