@@ -1,6 +1,7 @@
 """Fixtures of things that are real and costly: hosts with systemd and sshd, and an installed vLLM."""
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,12 @@ ENGINE_TEST_TIMEOUT_S = 1800
 """Covers the installation, which the first test that wants the engine pays for."""
 
 HostFactory = Callable[..., TestHost]
+
+
+def pytest_configure() -> None:
+    """Let programs under test be interrupted also when a shell started this run in the background, with SIGINT ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

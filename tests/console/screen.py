@@ -36,5 +36,6 @@ async def _until(pilot: Pilot[None], test: Callable[[str], bool], complaint: str
     try:
         await until(lambda: test(text_of(pilot.app)))
     except TimeoutError:
-        raise AssertionError(f"{complaint} in\n{text_of(pilot.app)}") from None
+        told = [notice.message for notice in pilot.app._notifications]
+        raise AssertionError(f"{complaint} ({told=}) in\n{text_of(pilot.app)}") from None
     return text_of(pilot.app)

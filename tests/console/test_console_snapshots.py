@@ -69,6 +69,7 @@ def steps(screen: str) -> Callable[[Pilot[None]], Any]:
 
     async def go(pilot: Pilot[None]) -> None:
         await shows(pilot, "connected", "max-seqs-64", "? help")
+        await until(lambda: pilot.app.focused is not None)
         for key in keys:
             await pilot.press(key)
         await shows(pilot, *words)

@@ -338,7 +338,12 @@ async def test_an_interrupt_has_the_shell_s_status_and_no_traceback(daemon: Daem
     while not daemon.stream_queries:
         await asyncio.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, err = await asyncio.wait_for(process.communicate(), 10)
+    try:
+        async with asyncio.timeout(30):
+            _, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
     assert process.returncode == 130
     assert b"the trial goes on" in err
     assert b"specd cancel x" in err

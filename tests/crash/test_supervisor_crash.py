@@ -317,7 +317,7 @@ async def test_a_full_disk_neither_ends_a_unit_nor_loses_its_newest_lines(rig: R
 async def test_a_disk_without_room_still_starts_and_stops_units(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k,mode=700", "tmpfs", str(small)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k,mode=700", "tmpfs", str(small)], check=True)
     try:
         with Rig(small) as rig:
             flood = "for n in range(3000): print('line', n)\nprint('done')\nimport time; time.sleep(60)"
