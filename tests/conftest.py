@@ -18,7 +18,7 @@ HostFactory = Callable[..., TestHost]
 
 
 def pytest_configure() -> None:
-    """Let programs under test be interrupted also when a shell started this run in the background, with SIGINT ignored."""
+    """Let programs under test be interrupted also when this run was started in the background, with SIGINT ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
