@@ -13,6 +13,7 @@ from specd.errors import EngineError, SpecdError, UnitError
 from specd.phases.context import Context, find_server
 from specd.phases.release import stop_and_release
 from specd.rehearsal.archive import build
+from specd.services.effect import effect
 from specd.services.service import Candidate
 from specd.settings import ServiceSettings
 from specd.uncut import to_the_end
@@ -73,7 +74,8 @@ async def _put_in_place(ctx: Context, candidate: Candidate) -> None:
     if (archive := _archive_path(candidate.path)) in candidate.side_files:
         # The service's own user must be able to read it, and side files are closed.
         privileged = ctx.real_service.scope == "system"
-        await ctx.host.write(archive, candidate.side_files[archive], privileged=privileged)
+        with effect("write", archive):
+            await ctx.host.write(archive, candidate.side_files[archive], privileged=privileged)
     await ctx.manager.start(ctx.service.unit)
 
 

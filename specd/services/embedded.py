@@ -11,6 +11,7 @@ from typing import Any
 
 from specd.checks import Check
 from specd.errors import FileProblem, HostUnreachable, UnitError
+from specd.services.effect import effect
 from specd.services.embedded_checks import examine_candidate, preflight_unit
 from specd.services.embedded_link import Link, LostLink
 from specd.services.service import (
@@ -146,13 +147,16 @@ class EmbeddedManager:
         if candidate.side_files:
             raise UnitError("a unit of the embedded manager has no files beside it", unit=candidate.name)
         await self._link.ask("ping")
-        await to_the_end_in_thread(_write_marked, Path(candidate.path), candidate.content, candidate.name)
+        with effect("write", candidate.path):
+            await to_the_end_in_thread(_write_marked, Path(candidate.path), candidate.content, candidate.name)
         await self._link.ask("reload")
 
     async def uninstall(self, unit: str) -> None:
         """Remove a unit that carries our mark, and its failed state; safe to repeat. Raises UnitError, FileProblem."""
         path = self._units / f"{_checked_name(unit)}.json"
-        if await to_the_end_in_thread(_remove_marked, path, unit):
+        with effect("remove", str(path)):
+            was_there = await to_the_end_in_thread(_remove_marked, path, unit)
+        if was_there:
             await self._link.ask("clear-failure", unit=unit)
         await self._link.ask("reload")
 

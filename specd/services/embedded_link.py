@@ -5,12 +5,13 @@ import json
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import specd
 from specd.errors import BadAnswer, FileProblem, HostUnreachable, UnitError
+from specd.services.effect import effect
 from specd.supervisor.server import LINE_BYTES, SOCKET_NAME, TIED_NAME, short_path
 
 __all__ = ["Link", "LostLink"]
@@ -18,6 +19,7 @@ __all__ = ["Link", "LostLink"]
 ANSWER_S = 30.0
 START_S = 30.0
 RETRY_S = 0.02
+_CHANGING = frozenset({"reload", "clear-failure", "start", "stop", "kill", "guard-arm", "guard-disarm"})
 EXIT_HELD = 4
 
 
@@ -46,6 +48,10 @@ class Link:
         the middle, and then it is unknown whether it acted.
         """
         request = {"id": 1, "do": verb, **fields} | ({"unit": unit} if unit else {})
+        with effect(verb, unit) if verb in _CHANGING else nullcontext():
+            return await self._answer(request, unit)
+
+    async def _answer(self, request: Mapping[str, Any], unit: str) -> Any:
         async with self._connection(spawns=self._spawns) as (reader, writer):
             try:
                 async with asyncio.timeout(ANSWER_S):

@@ -48,7 +48,7 @@ class Guard:
             f"{directory}/{timer}": _timer_text(plan).encode(),
         }
         if await self._needs_writing(files):
-            await self._write(directory, files)
+            await self._write(files)
         try:
             await self._scope.systemctl("restart", "--", timer)
         except CommandFailed as error:
@@ -100,12 +100,11 @@ class Guard:
                 return None
             raise
 
-    async def _write(self, directory: str, files: dict[str, bytes]) -> None:
-        if self._scope.is_user:
-            await self._scope.host.run(["mkdir", "-p", "--", directory])
+    async def _write(self, files: dict[str, bytes]) -> None:
+        await self._scope.make_runtime_unit_dir()
         try:
             for path, content in files.items():
-                await self._scope.host.write(path, content, privileged=self._scope.privileged)
+                await self._scope.write(path, content)
             await self._scope.reload()
         except HostError:
             await self._take_back(list(files))
@@ -115,7 +114,7 @@ class Guard:
         """Remove what a failed arming wrote; the first error is the one that counts."""
         try:
             for path in paths:
-                await self._scope.host.remove(path, privileged=self._scope.privileged)
+                await self._scope.remove(path)
         except HostError:
             return
 
@@ -134,7 +133,7 @@ class Guard:
         # The timer first, or it could fire between the two.
         await self._scope.systemctl("stop", "--", timer, check=False)
         await self._scope.systemctl("stop", "--", job, check=False)
-        await asyncio.gather(*(self._scope.host.remove(path, privileged=self._scope.privileged) for path in there))
+        await asyncio.gather(*(self._scope.remove(path) for path in there))
         await self._scope.reload()
         await self._scope.systemctl("reset-failed", "--", job, check=False)
 

@@ -36,13 +36,13 @@ async def install(scope: Scope, candidate: Candidate) -> None:
     """Write a candidate and its side files and make systemd read them; after a failure nothing is left."""
     await _refuse_strangers(scope, candidate)
     if scope.is_user and candidate.path.startswith(await scope.runtime_unit_dir() + "/"):
-        await scope.host.run(["mkdir", "-p", "--", await scope.runtime_unit_dir()])
+        await scope.make_runtime_unit_dir()
     mode = int(marks_of(candidate.content.decode()).get("Mode", "644"), 8)
     files = [(path, content, 0o600) for path, content in candidate.side_files.items()]
     files.append((candidate.path, candidate.content, mode))
     try:
         for path, content, file_mode in files:
-            await scope.host.write(path, content, mode=file_mode, privileged=scope.privileged)
+            await scope.write(path, content, mode=file_mode)
         await scope.reload()
     except HostError:
         await _take_back(scope, [path for path, _, _ in files])
@@ -72,7 +72,7 @@ async def _take_back(scope: Scope, paths: list[str]) -> None:
     """Remove what a failed installation wrote; where the host no longer answers, the first error counts."""
     try:
         for path in paths:
-            await scope.host.remove(path, privileged=scope.privileged)
+            await scope.remove(path)
     except HostError:
         return
 
@@ -94,7 +94,7 @@ async def uninstall(scope: Scope, unit: str) -> None:
     leftovers = [side for side in sides if await scope.is_there(side)]
     if unit.startswith("specd-"):
         for path in [*found, *leftovers]:
-            await scope.host.remove(path, privileged=scope.privileged)
+            await scope.remove(path)
     if found:
         await scope.reload()
     if status.active == "failed":

@@ -1,13 +1,22 @@
 """One scope of a host's systemd (the system's, or the user's own) and the commands that speak to it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from specd.errors import BadAnswer, FileProblem
 from specd.hosts.host import Completed, Host
+from specd.services.effect import effect
 from specd.services.systemd.bus import Bus, Properties
 
 __all__ = ["Scope"]
+
+_CHANGING = frozenset({"start", "stop", "restart", "kill", "reset-failed", "daemon-reload"})
+
+
+def _target(arguments: Sequence[str]) -> str:
+    """Return the unit that a systemctl command is about; "" for none."""
+    return arguments[-1] if "--" in arguments else ""
 
 
 class Scope:
@@ -58,13 +67,30 @@ class Scope:
         self, *arguments: str, privileged: bool | None = None, check: bool = True, timeout_s: float = 30.0
     ) -> Completed:
         """Run systemctl; privileged unless told otherwise, in the system scope."""
-        return await self.host.run(
-            ["systemctl", *self.flags, *arguments],
-            privileged=self.privileged if privileged is None else privileged and self.privileged,
-            check=check,
-            timeout_s=timeout_s,
-            env=await self.environment(),
-        )
+        with effect(arguments[0], _target(arguments)) if arguments[0] in _CHANGING else nullcontext():
+            return await self.host.run(
+                ["systemctl", *self.flags, *arguments],
+                privileged=self.privileged if privileged is None else privileged and self.privileged,
+                check=check,
+                timeout_s=timeout_s,
+                env=await self.environment(),
+            )
+
+    async def write(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
+        """Write a file atomically; raises FileProblem."""
+        with effect("write", path):
+            await self.host.write(path, content, mode=mode, privileged=self.privileged)
+
+    async def remove(self, path: str) -> None:
+        """Remove a file; one that is not there is fine."""
+        with effect("remove", path):
+            await self.host.remove(path, privileged=self.privileged)
+
+    async def make_runtime_unit_dir(self) -> None:
+        """Make the directory of units that a reboot forgets; only a user's is not there from the start."""
+        if self.is_user:
+            with effect("mkdir"):
+                await self.host.run(["mkdir", "-p", "--", await self.runtime_unit_dir()])
 
     async def show(self, unit: str, *names: str) -> dict[str, str]:
         """Read properties as text; those this systemd does not know are missing."""
