@@ -13,34 +13,32 @@ from pathlib import Path
 
 __all__ = ["around"]
 
-_FILE = os.environ.get("SPECD_FAILPOINTS", "")
-_KILL = os.environ.get("SPECD_FAILPOINT_KILL", "")
 _passed: set[str] = set()
 
 
 @contextmanager
 def around(name: str) -> Iterator[None]:
     """Mark what the body does as one commit or effect; a body that raises has no instant after it."""
-    if not _FILE:
+    path = os.environ.get("SPECD_FAILPOINTS")
+    if not path:
         yield
         return
-    _reach(f"{name} before")
+    _reach(path, f"{name} before")
     yield
-    _reach(f"{name} after")
+    _reach(path, f"{name} after")
 
 
-def _reach(point: str) -> None:
+def _reach(path: str, point: str) -> None:
     if not _passed:
-        _passed.update(_read())
+        _passed.update(_read(Path(path)))
     if point in _passed:
         return
     _passed.add(point)
-    with open(_FILE, "a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8") as file:
         file.write(point + "\n")
-    if _KILL in {"each", point}:
+    if os.environ.get("SPECD_FAILPOINT_KILL") in {"each", point}:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _read() -> list[str]:
-    path = Path(_FILE)
+def _read(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []

@@ -2,7 +2,8 @@
 
 from tests.rig.daemon import Daemon
 from tests.rig.embedded import EmbeddedSite
+from tests.rig.points import KilledDaemon
 from tests.rig.remote import RemoteSite
 from tests.rig.site import SCRIPT, Site
 
-__all__ = ["SCRIPT", "Daemon", "EmbeddedSite", "RemoteSite", "Site"]
+__all__ = ["SCRIPT", "Daemon", "EmbeddedSite", "KilledDaemon", "RemoteSite", "Site"]

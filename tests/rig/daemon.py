@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from specd.cli.client import ApiClient
 from specd.errors import DaemonUnreachable
+from tests.rig.forks import Fork, Forks
 from tests.rig.site import Site, config_text
 
 __all__ = ["Daemon"]
@@ -21,12 +23,15 @@ SETTLED = {"kept", "restored", "withdrawn", "rollback-failed"}
 class Daemon:
     """`specd start` beside a site; an async context manager."""
 
-    def __init__(self, site: Site, extra_config: str = "") -> None:
+    def __init__(self, site: Site, extra_config: str = "", *, environment: Mapping[str, str] | None = None) -> None:
         self.site = site
+        self.environment = dict(environment or {})
+        self.forks: Forks | None = None
         self.config = site.directory / "config.toml"
         self.config.write_text(config_text(site, extra_config))
+        self.log = site.directory / "daemon.log"
         self.socket = site.directory / "run" / "s"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Fork | None = None
         self.client = ApiClient(str(self.socket))
         self._seen: dict[str, int] = {}
 
@@ -39,23 +44,41 @@ class Daemon:
         await self.client.__aexit__(None, None, None)
         self.end(signal.SIGTERM)
 
-    async def start(self) -> None:
-        """Start the process and wait until it answers."""
-        with (self.site.directory / "daemon.log").open("ab") as log:
+    def spawn(self) -> None:
+        """Start the process, from a loaded one where there is one."""
+        if self.forks is not None:
+            self._process = self.forks.fork(self.environment)
+            return
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "specd", "--config", str(self.config), "start"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, **self.environment},
             )
+
+    @property
+    def is_running(self) -> bool:
+        """True until the process has ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def ended_by_kill(self) -> bool:
+        """True when the process has died of SIGKILL that nobody here sent."""
+        return self._process is not None and self._process.poll() == -signal.SIGKILL
+
+    async def start(self) -> None:
+        """Start the process and wait until it answers."""
+        self.spawn()
         async with asyncio.timeout(20):
             while True:
                 try:
                     await self.client.health()
                     return
                 except DaemonUnreachable:
-                    assert self._process.poll() is None, self.log_tail()
+                    assert self.is_running, self.log_tail()
                     await asyncio.sleep(0.02)
 
     def end(self, number: int) -> int | None:
@@ -68,14 +91,15 @@ class Daemon:
     def kill(self) -> None:
         """kill -9: no handler runs."""
         self.end(signal.SIGKILL)
+        self._process = None
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
+        assert self._process is not None, "it was killed"
         return self._process.pid
 
     def log_tail(self) -> str:
-        return (self.site.directory / "daemon.log").read_text()[-4000:]
+        return self.log.read_text()[-4000:]
 
     async def submit(self, flags: dict[str, Any] | None = None, **spec: Any) -> str:
         """Queue one trial and return its id; flags default to n-gram speculation."""

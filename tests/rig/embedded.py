@@ -86,6 +86,18 @@ class EmbeddedSite:
     def invocation(self, unit: str = "llm.service") -> str:
         return str(self._status(unit).get("invocation") or "")
 
+    def _journal(self, unit: str) -> list[dict[str, Any]]:
+        files = sorted((self.units / "journal").glob(f"{unit.removesuffix('.service')}.*"))
+        records = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+        return sorted(records, key=lambda record: int(record["seq"]))
+
+    def starts(self, unit: str = "llm.service") -> list[str]:
+        printed = (record for record in self._journal(unit) if record["stream"] != "manager")
+        return list(dict.fromkeys(str(record["invocation"]) for record in printed))
+
+    def lines(self, unit: str, invocation: str) -> list[str]:
+        return [str(record["text"]) for record in self._journal(unit) if record["invocation"] == invocation]
+
     def is_active(self, unit: str = "llm.service") -> bool:
         return self._status(unit).get("active") == "active"
 

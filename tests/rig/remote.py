@@ -48,6 +48,18 @@ class RemoteSite:
     def invocation(self, unit: str = "llm.service") -> str:
         return self.host.show(unit, "InvocationID")["InvocationID"]
 
+    def starts(self, unit: str = "llm.service") -> list[str]:
+        words = ["journalctl", "--quiet", "--output=json", "--output-fields=_SYSTEMD_INVOCATION_ID", "--unit", unit]
+        found = [json.loads(line) for line in self.host.exec(words).stdout.splitlines()]
+        ids = (str(record.get("_SYSTEMD_INVOCATION_ID") or "") for record in found)
+        return list(dict.fromkeys(filter(None, ids)))
+
+    def lines(self, unit: str, invocation: str) -> list[str]:
+        selection = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}", f"UNIT={unit}"]
+        words = ["journalctl", "--quiet", "--all", "--output=json", "--output-fields=MESSAGE", *selection]
+        messages = [json.loads(line)["MESSAGE"] for line in self.host.exec(words).stdout.splitlines()]
+        return [text if isinstance(text, str) else bytes(text).decode(errors="replace") for text in messages]
+
     def is_active(self, unit: str = "llm.service") -> bool:
         return self.host.is_active(unit)
 

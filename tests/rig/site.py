@@ -39,6 +39,14 @@ class Site(Protocol):
         """Return the InvocationID of a unit, "" when it has none."""
         ...
 
+    def starts(self, unit: str = "llm.service") -> list[str]:
+        """Return the InvocationIDs of all starts of a unit that wrote a line, oldest first."""
+        ...
+
+    def lines(self, unit: str, invocation: str) -> list[str]:
+        """Return what the journal holds of one start of a unit."""
+        ...
+
     def is_active(self, unit: str = "llm.service") -> bool:
         """True while a unit runs."""
         ...
