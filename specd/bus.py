@@ -4,10 +4,15 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import structlog
+
+from specd.errors import StoreError
 from specd.store import Store
 from states.events import Event
 
 __all__ = ["Bus", "Listener"]
+
+log = structlog.get_logger()
 
 _QUEUE = 2000
 
@@ -27,11 +32,12 @@ class Bus:
         self._store = store
         self._listeners: set[Listener] = set()
 
-    def emit(self, event: Event) -> Event:
-        """Store an event and publish it; returns it with its seq."""
-        stored = self._store.append(event)
-        self.publish(stored)
-        return stored
+    def emit(self, event: Event) -> None:
+        """Store an event and publish it; one that can't be stored is not told, and only the log has it."""
+        try:
+            self.publish(self._store.append(event))
+        except StoreError as error:
+            log.warning("bus.event-lost", type=type(event).__name__, trial=event.trial, error=str(error))
 
     def publish(self, stored: Event) -> None:
         """Hand on an event that is stored already."""

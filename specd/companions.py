@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from specd.engines.engine import Failure, ServerCommand
-from specd.errors import HostError
+from specd.errors import HostError, StoreError
 from specd.phases.context import Context
 from specd.phases.guard import renew_guard
 from specd.phases.ready import candidate_view
@@ -85,7 +85,7 @@ class Companions:
                 if await renew_guard(self._ctx):
                     self._tell_fired()
                     return
-            except HostError as error:
+            except (HostError, StoreError) as error:
                 log.warning("guard.not-renewed", error=str(error))
                 pause = min(pause, _RETRY_S)
             await asyncio.sleep(pause)

@@ -13,18 +13,22 @@ from specd.api.app import serve
 from specd.api.service import Application
 from specd.bus import Bus
 from specd.config import Paths
-from specd.errors import Refused
+from specd.errors import Refused, StoreError
 from specd.fleet import Fleet
 from specd.log import configure
 from specd.notify import DirectoryLock, tell_manager, watchdog_period_s
 from specd.scheduler import Scheduler
 from specd.settings import Config
-from specd.store import Store
+from specd.store import Store, damage
+from specd.uncut import end_task
 from states.events import DaemonStarted, DaemonStopped
 
 __all__ = ["run"]
 
 log = structlog.get_logger()
+
+_LOOK_S = 2.0
+_CLOSE_S = 1.5
 
 
 def run(config: Config, paths: Paths) -> int:
@@ -56,34 +60,66 @@ async def _main(config: Config, paths: Paths) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    store = Store(paths.state_dir / "specd.db")
+    store = _open_store(paths.state_dir / "specd.db")
     bus = Bus(store)
     fleet = Fleet(config, paths.runtime_dir)
     scheduler = Scheduler(fleet, store, bus)
     application = Application(config, paths, store, bus, fleet, scheduler)
     async with serve(application, paths.socket, config.daemon):
         tell_manager("READY=1", f"STATUS=serving {paths.socket}")
-        taken_up = scheduler.take_up()
-        bus.emit(DaemonStarted(version=__version__, pid=os.getpid(), open_trials=taken_up))
-        log.info("daemon.ready", socket=str(paths.socket), open_trials=len(taken_up))
-        tasks = [asyncio.create_task(scheduler.run(), name="scheduler")]
-        tasks.append(asyncio.create_task(_feed_watchdog(), name="watchdog"))
+        tasks = [
+            asyncio.create_task(_drive(store, bus, scheduler, paths), name="scheduler"),
+            asyncio.create_task(_feed_watchdog(), name="watchdog"),
+        ]
         ended = asyncio.create_task(stop.wait(), name="stop")
         await asyncio.wait({*tasks, ended}, return_when=asyncio.FIRST_COMPLETED)
         tell_manager("STOPPING=1")
         left = await scheduler.stop()
         for task in tasks:
-            task.cancel()
+            await end_task(task)
         bus.emit(DaemonStopped(left_behind=tuple(left)))
-        log.info("daemon.stopping", left_behind=left)
+        log.info("daemon.stopping", left_behind=[scheduler.left_words(trial) for trial in left])
     faults = [task.exception() for task in tasks if task.done() and not task.cancelled()]
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(3.0):
+        async with asyncio.timeout(_CLOSE_S):
             await fleet.close()
     store.close()
     for fault in faults:
         if fault is not None:
             raise fault
+
+
+def _open_store(path: Path) -> Store:
+    """Open the database, or what can be read of one that can't be used: then nothing is started and no host touched."""
+    try:
+        return Store(path)
+    except StoreError as error:
+        log.error("daemon.degraded", error=str(error))
+        return Store(path, damage(path, str(error.__cause__)))
+
+
+async def _drive(store: Store, bus: Bus, scheduler: Scheduler, paths: Paths) -> None:
+    """Take up what is open and run what is queued, for as long as the database can be trusted."""
+    database = store.database
+    if not database.problem and (why := await asyncio.to_thread(database.examine)):
+        database.problem = damage(store.database.path, why)
+    taken_up: tuple[str, ...] = ()
+    if not database.problem:
+        taken_up = scheduler.take_up()
+        bus.emit(DaemonStarted(version=__version__, pid=os.getpid(), open_trials=taken_up))
+    log.info("daemon.ready", socket=str(paths.socket), open_trials=taken_up, problem=database.problem)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(scheduler.run())
+        while not database.problem:
+            await asyncio.sleep(_LOOK_S)
+            if database.is_short and database.find_room():
+                log.info("store.room-again")
+                scheduler.look()
+        tell_manager("STATUS=degraded: the database is only read")
+        log.error("daemon.degraded", problem=database.problem)
+        await end_task(running)
+        await scheduler.stop()
+        await asyncio.Event().wait()
 
 
 async def _feed_watchdog() -> None:

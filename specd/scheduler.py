@@ -8,7 +8,7 @@ import structlog
 from specd.bench.builtin import BuiltinBenchmark
 from specd.bus import Bus
 from specd.deadline import Deadline
-from specd.errors import NotFound, Refused, SpecdError
+from specd.errors import NotFound, Refused, SpecdError, StoreError
 from specd.fleet import Fleet
 from specd.phases import Context, Step
 from specd.phases.stand_in import stand_in
@@ -22,6 +22,7 @@ __all__ = ["Scheduler"]
 log = structlog.get_logger()
 
 _RETRY_S = 5.0
+_STOP_S = 2.5
 
 
 class Scheduler:
@@ -53,11 +54,21 @@ class Scheduler:
         while True:
             await self._look.wait()
             self._look.clear()
-            busy = {row.service for row in self._store.open_trials() if row.state is not State.QUEUED}
-            for row in self._store.open_trials():
-                if row.state is State.QUEUED and row.service not in busy and row.id not in self._runs:
-                    busy.add(row.service)
-                    self._start(row)
+            try:
+                self._start_queued()
+            except StoreError as error:
+                log.warning("scheduler.not-started", error=str(error))
+                asyncio.get_running_loop().call_later(_RETRY_S, self._look.set)
+
+    def _start_queued(self) -> None:
+        """Start the next trial of each free service; none while the disk has no room for what it would store."""
+        if self._store.database.problem or self._store.database.is_short:
+            return
+        busy = {row.service for row in self._store.open_trials() if row.state is not State.QUEUED}
+        for row in self._store.open_trials():
+            if row.state is State.QUEUED and row.service not in busy and row.id not in self._runs:
+                busy.add(row.service)
+                self._start(row)
 
     def submitted(self, rows: list[TrialRow]) -> None:
         """Tell about new trials and look for work."""
@@ -131,6 +142,8 @@ class Scheduler:
     def _start(self, row: TrialRow) -> None:
         try:
             self._begin(row)
+        except StoreError:
+            raise
         except SpecdError as error:
             log.error("trial.not-started", trial=row.id, error=str(error))
             self._bus.emit(NoteAdded(trial=row.id, service=row.service, level="alarm", text=f"can't start: {error}"))
@@ -150,7 +163,7 @@ class Scheduler:
     def _ended(self, trial: str) -> None:
         self._runs.pop(trial, None)
         task = self._tasks.pop(trial)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._stopping:
             # The database said no, or a fault of ours: the host goes on as it is, and the guard on it keeps its lease.
             log.error("trial.task-died", trial=trial, exc_info=error)
             asyncio.get_running_loop().call_later(_RETRY_S, self._again, trial, repr(error))
@@ -168,11 +181,22 @@ class Scheduler:
             log.error("trial.not-restarted", trial=trial, error=str(trouble))
             asyncio.get_running_loop().call_later(_RETRY_S, self._again, trial, error)
 
+    def look(self) -> None:
+        """Look for trials that can be started."""
+        self._look.set()
+
     async def stop(self) -> list[str]:
         """End the tasks without touching the hosts; returns the trials that go on there."""
         self._stopping = True
         left = list(self._tasks)
         for task in list(self._tasks.values()):
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._tasks:
+            # What must be done to its end on a host that hangs is left to the next start, which looks first.
+            await asyncio.wait(list(self._tasks.values()), timeout=_STOP_S)
         return left
+
+    def left_words(self, trial: str) -> str:
+        """Say what of a trial goes on without us: its state, unit and host."""
+        row = self._store.trial(trial)
+        return f"{trial} in {row.state.value}: specd-{trial}.service on {row.host}"

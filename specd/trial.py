@@ -13,7 +13,7 @@ from specd import clock
 from specd.companions import Companions
 from specd.deadline import Deadline
 from specd.engines.engine import Failure
-from specd.errors import HostError, InternalFault, SpecdError
+from specd.errors import HostError, InternalFault, SpecdError, StoreError
 from specd.phases import PHASES, Context, Step
 from specd.phases.guard import disarm_guard
 from specd.phases.stand_in import tear_down
@@ -38,6 +38,7 @@ log = structlog.get_logger()
 _ROLLBACK_TRIES = 5
 _AWAY_S = 120.0
 _DISCARD_S = 30.0
+_STORE_RETRY_S = 0.5
 
 
 class TrialRun:
@@ -91,10 +92,11 @@ class TrialRun:
             source = self.machine.state
             self.machine.fire(step.trigger)
             log.info("trial.moved", source=source.value, trigger=step.trigger.value, target=self.machine.state.value)
-        finally:
-            self._step = None
+            # A move that could not be stored has not happened, and what asked for it still stands.
             self._interrupt = None
             self._interrupted.clear()
+        finally:
+            self._step = None
 
     def interrupt(self, step: Step) -> bool:
         """End the running state's work with this step; False (and recorded as ignored) where it comes too late."""
@@ -146,14 +148,24 @@ class TrialRun:
                 self._resume()
             try:
                 while self.machine.state not in TERMINAL | PARKED:
-                    state = self.machine.state
-                    self._set_deadline(state)
-                    step = await self._settle_step(await self._work(state))
-                    # Nothing awaits between this look and the move: an accepted interruption is never lost.
-                    self._fire(self._interrupt or step)
+                    try:
+                        await self._through(self.machine.state)
+                    except StoreError as error:
+                        if self.ctx.store.database.problem:
+                            raise
+                        # The disk is full or somebody else writes: the state's work looks again at what is true.
+                        log.warning("trial.not-stored", error=str(error))
+                        await asyncio.sleep(_STORE_RETRY_S)
             finally:
                 await self._companions.leave()
         return self.machine.state
+
+    async def _through(self, state: State) -> None:
+        """Do a state's work and leave it by one move."""
+        self._set_deadline(state)
+        step = await self._settle_step(await self._work(state))
+        # Nothing awaits between this look and the move: an accepted interruption is never lost.
+        self._fire(self._interrupt or step)
 
     def _resume(self) -> None:
         state = self.machine.state
@@ -183,6 +195,8 @@ class TrialRun:
         while True:
             try:
                 step = await self._once(state)
+            except StoreError:
+                raise
             except SpecdError as error:
                 trouble = error
             except Exception as error:

@@ -14,7 +14,7 @@ import structlog
 from specd.engines.engine import Engine, Failure, Stage
 from specd.engines.openai_probe import Health, ServerProbe
 from specd.engines.progress import Estimate, Estimator, Reading
-from specd.errors import HostError, HostUnreachable
+from specd.errors import HostError, HostUnreachable, StoreError
 from specd.hosts.gpu import gpu_memory
 from specd.hosts.host import Host, Route
 from specd.services.service import JournalRecord, ServiceManager, UnitStatus
@@ -32,6 +32,7 @@ _EAGER_FOR_S = 10.0
 _OUTSIDE_S = 1.0
 _GPU_EVERY = 5
 _STORE_S = 0.2
+_HELD_LINES = 50_000
 _TOLD_S = 1.0
 
 
@@ -160,8 +161,14 @@ class UnitWatch:
             self._store()
 
     def _store(self) -> None:
-        if self._batch:
+        if not self._batch:
+            return
+        try:
             self._source.store_records(self.unit, self.invocation, self._batch)
+        except StoreError as error:
+            log.warning("watch.lines-not-stored", lines=len(self._batch), error=str(error))
+            del self._batch[:-_HELD_LINES]
+        else:
             self._batch.clear()
 
     # -- the unit

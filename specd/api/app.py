@@ -18,7 +18,7 @@ from specd.api import exposition, openapi
 from specd.api.routes import ROUTES, STREAM_FIELDS, Field, Route
 from specd.api.service import Application
 from specd.api.stream import Streams
-from specd.errors import ConfigError, NotFound, Refused, SpecdError, UsageError
+from specd.errors import ConfigError, NotFound, Refused, SpecdError, StoreError, UsageError
 from specd.settings import DaemonSettings
 
 __all__ = ["build", "serve"]
@@ -31,6 +31,7 @@ _STATUSES: tuple[tuple[type[SpecdError], int], ...] = (
     (ConfigError, 422),
     (UsageError, 400),
     (Refused, 409),
+    (StoreError, 503),
 )
 
 

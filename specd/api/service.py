@@ -41,14 +41,24 @@ class Application:
 
     def health(self) -> dict[str, Any]:
         """Return who answers here."""
+        database = self.store.database
         return {
-            "state": "ok",
+            "state": "degraded" if database.problem or database.is_short else "ok",
+            "problem": database.problem or (self._short_words() if database.is_short else None),
             "version": __version__,
             "pid": os.getpid(),
             "started_at": self.started_at,
             "seq": self.store.last_seq(),
             "state_dir": str(self.paths.state_dir),
         }
+
+    def _short_words(self) -> str:
+        return f"the disk of {self.paths.state_dir} is full: open trials go on, new ones wait until there is room"
+
+    def _must_be_writable(self) -> None:
+        """Raise Refused while the database is only read."""
+        if problem := self.store.database.problem:
+            raise Refused(problem)
 
     # -- trials
 
@@ -61,6 +71,9 @@ class Application:
         if key and (known := self.store.submission(key)) is not None:
             return {"trials": [brief(row, self.scheduler.find(row.id)) for row in known]}
         specs = self._specs(file, text, rehearsal)
+        self._must_be_writable()
+        if self.store.database.is_short:
+            raise Refused(self._short_words(), next_step="make room there, then submit again")
         for service in {spec.service for spec in specs}:
             held = self.store.holding(service)
             if held is not None and held.state in PARKED:
@@ -118,6 +131,7 @@ class Application:
 
     def cancel(self, word: str, by: str, why: str) -> dict[str, Any]:
         """End a trial."""
+        self._must_be_writable()
         row = self.store.find_trial(word)
         self.scheduler.cancel(row, by, why)
         return brief(self.store.trial(row.id), self.scheduler.find(row.id))
@@ -126,6 +140,7 @@ class Application:
         """Give the running state of a trial more time."""
         if not 0 < minutes <= 7 * 24 * 60:
             raise UsageError(f"minutes must lie between 0 and a week, not {minutes:g}")
+        self._must_be_writable()
         row = self.store.find_trial(word)
         run = self.scheduler.find(row.id)
         if run is None:
@@ -168,6 +183,7 @@ class Application:
 
     def rollback(self, service: str, by: str) -> dict[str, Any]:
         """Bring a service's baseline back."""
+        self._must_be_writable()
         trial = self.scheduler.rollback(service, by)
         return brief(self.store.trial(trial), self.scheduler.find(trial))
 

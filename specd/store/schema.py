@@ -1,6 +1,10 @@
 """Numbered migrations; the file's user_version is the number of the last one applied."""
 
+import os
 import sqlite3
+from pathlib import Path
+
+from specd.failpoint import around
 
 __all__ = ["MIGRATIONS", "migrate"]
 
@@ -47,10 +51,47 @@ CREATE TABLE submission (key TEXT PRIMARY KEY, trials TEXT NOT NULL, at TEXT NOT
 """
 
 MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_BACKUPS_KEPT = 3
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Apply the migrations that the file lacks, each in a transaction of its own."""
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Apply the migrations that the file lacks, each in a transaction of its own, after a backup of the whole.
+
+    Raises sqlite3.DatabaseError for a file that a newer specd has written.
+    """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        raise sqlite3.DatabaseError(
+            f"a newer specd has written it (schema {version}, this one knows {len(MIGRATIONS)}); start that version"
+        )
+    if 0 < version < len(MIGRATIONS):
+        _back_up(connection, path, version)
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
-        connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
+        with around(f"commit schema {number}"):
+            connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
+
+
+def _back_up(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Copy the file as it is now to `NAME.before-N`, whole or not at all, N being the next schema's number."""
+    target = path.with_name(f"{path.name}.before-{version + 1}")
+    if target.exists():
+        return
+    fresh = target.with_name(f".{target.name}.new")
+    fresh.unlink(missing_ok=True)
+    os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    copy = sqlite3.connect(fresh, isolation_level=None)
+    try:
+        connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+    finally:
+        copy.close()
+    descriptor = os.open(fresh, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(fresh, target)
+    for old in sorted(path.parent.glob(f"{path.name}.before-*"), key=lambda each: each.stat().st_mtime)[
+        :-_BACKUPS_KEPT
+    ]:
+        old.unlink()

@@ -6,13 +6,11 @@ A commit is synced before the call returns (WAL, synchronous=FULL), so what was 
 import dataclasses
 import itertools
 import json
-import os
 import secrets
 import sqlite3
 import statistics
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,11 +19,10 @@ from specd import clock
 from specd.bench.plan import LevelDone
 from specd.engines.engine import Failure
 from specd.errors import NotFound, StoreError
-from specd.failpoint import around
 from specd.services.service import JournalRecord
 from specd.settings import TrialSpec
+from specd.store.database import Database
 from specd.store.rows import LogLine, MeasuredLevel, TrialRow, level_from_json, level_to_json, spec_from_json
-from specd.store.schema import migrate
 from states.events import Event
 from states.table import TERMINAL, Outcome, State, Trigger
 from states.wire import encode
@@ -41,48 +38,20 @@ _TRIAL_COLUMNS = "id, name, service, host, spec, created_at, updated_at, state, 
 
 
 class Store:
-    """The database at `path`; raises StoreError when it can't be opened, read or written."""
+    """The database at `path`; raises StoreError when it can't be opened, read or written, and with a `problem` always
+    when it should be written."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            # What SQLite puts beside the file gets the file's mode.
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.fchmod(descriptor, 0o600)
-            os.close(descriptor)
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            migrate(self._db)
-            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('installation', ?)", (uuid.uuid4().hex,))
-            (self.installation,) = self._db.execute("SELECT value FROM meta WHERE key = 'installation'").fetchone()
-        except (sqlite3.Error, OSError) as error:
-            raise StoreError(
-                f"the database {path} can't be opened: {error}",
-                next_step=f"no host was touched; move {path} aside to start afresh, or restore it from a backup",
-            ) from error
+    def __init__(self, path: Path, problem: str = "") -> None:
+        self.database = self._db = Database(path, problem)
+        if not problem:
+            with self._db.write("meta") as db:
+                db.execute("INSERT OR IGNORE INTO meta VALUES ('installation', ?)", (uuid.uuid4().hex,))
+        found = self._db.one("SELECT value FROM meta WHERE key = 'installation'")
+        self.installation = str(found[0]) if found else "unknown"
 
     def close(self) -> None:
-        """Close the file; a checkpoint of the WAL happens here."""
+        """Close the file."""
         self._db.close()
-
-    @contextmanager
-    def _write(self, what: str) -> Iterator[sqlite3.Connection]:
-        """One durable commit of `what`, as its failpoint is called."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            with around(f"commit {what}"):
-                self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise StoreError(f"the database {self.path} can't be written: {error}") from error
 
     # -- trials and moves
 
@@ -91,7 +60,7 @@ class Store:
         again."""
         if key and (known := self.submission(key)) is not None:
             return known
-        with self._write("trials") as db:
+        with self._db.write("trials") as db:
             ids = []
             for spec, host in specs:
                 at = clock.now()
@@ -104,7 +73,7 @@ class Store:
 
     def submission(self, key: str) -> list[TrialRow] | None:
         """Return the trials queued under an idempotency key; None for a key not used yet."""
-        found = self._db.execute("SELECT trials FROM submission WHERE key = ?", (key,)).fetchone()
+        found = self._db.one("SELECT trials FROM submission WHERE key = ?", (key,))
         return [self.trial(trial) for trial in json.loads(found[0])] if found else None
 
     def _fresh_id(self) -> str:
@@ -112,7 +81,7 @@ class Store:
         stamp = datetime.now(UTC).strftime("%y%m%d")
         while True:
             trial = f"{stamp}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
-            if self._db.execute("SELECT 1 FROM trial WHERE id = ?", (trial,)).fetchone() is None:
+            if self._db.one("SELECT 1 FROM trial WHERE id = ?", (trial,)) is None:
                 return trial
 
     def move(
@@ -130,7 +99,7 @@ class Store:
         """Make one move durable together with its event; the first outcome with a reason stays. Returns the stored
         event."""
         at = clock.now()
-        with self._write(f"move {target.value}") as db:
+        with self._db.write(f"move {target.value}") as db:
             (state,) = db.execute("SELECT state FROM trial WHERE id = ?", (trial,)).fetchone()
             if state != source.value:
                 raise StoreError(f"trial {trial} is in {state}, not in {source.value}")
@@ -148,23 +117,23 @@ class Store:
 
     def trial(self, trial: str) -> TrialRow:
         """Return one trial by id; raises NotFound."""
-        found = self._db.execute(f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE id = ?", (trial,)).fetchone()
+        found = self._db.one(f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE id = ?", (trial,))
         if found is None:
             raise NotFound(f"no trial {trial!r}", next_step="`specd trials` lists them")
         return _trial_row(found)
 
     def find_trial(self, word: str) -> TrialRow:
         """Return a trial by id, by a unique part of its id, or by its name (the latest one); raises NotFound."""
-        rows = self._db.execute("SELECT id FROM trial WHERE id = ?1 OR substr(id, 8) = ?1", (word,)).fetchall()
+        rows = self._db.all("SELECT id FROM trial WHERE id = ?1 OR substr(id, 8) = ?1", (word,))
         if len(rows) != 1 and len(word) >= 3:
             pattern = word.replace("%", "").replace("_", "")
-            rows = self._db.execute(
+            rows = self._db.all(
                 "SELECT id FROM trial WHERE id LIKE ?1 || '%' OR substr(id, 8) LIKE ?1 || '%'", (pattern,)
-            ).fetchall()
+            )
         if len(rows) != 1:
-            rows = self._db.execute(
+            rows = self._db.all(
                 "SELECT id FROM trial WHERE name = ? ORDER BY created_at DESC, rowid DESC LIMIT 1", (word,)
-            ).fetchall()
+            )
         if len(rows) != 1:
             raise NotFound(f"no trial {word!r}", next_step="`specd trials` lists them")
         return self.trial(rows[0][0])
@@ -172,18 +141,18 @@ class Store:
     def trials(self, limit: int = 200) -> list[TrialRow]:
         """Return the latest trials, newest first."""
         query = f"SELECT {_TRIAL_COLUMNS} FROM trial ORDER BY created_at DESC, rowid DESC LIMIT ?"
-        return [_trial_row(row) for row in self._db.execute(query, (limit,))]
+        return [_trial_row(row) for row in self._db.all(query, (limit,))]
 
     def open_trials(self) -> list[TrialRow]:
         """Return every trial that is neither settled nor withdrawn, oldest first; parked ones included."""
         unsettled = [state.value for state in State if state not in TERMINAL]
         query = f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE state IN ({','.join('?' * len(unsettled))})"
-        return [_trial_row(row) for row in self._db.execute(query + " ORDER BY created_at, rowid", unsettled)]
+        return [_trial_row(row) for row in self._db.all(query + " ORDER BY created_at, rowid", unsettled)]
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Return how many trials there are of each state and outcome ("" for none yet)."""
         query = "SELECT state, COALESCE(outcome, ''), COUNT(*) FROM trial GROUP BY 1, 2"
-        return {(state, outcome): count for state, outcome, count in self._db.execute(query)}
+        return {(state, outcome): count for state, outcome, count in self._db.all(query)}
 
     def holding(self, service: str) -> TrialRow | None:
         """Return the trial that a service's rollback concerns: an open one past the queue, a parked or a kept one."""
@@ -191,14 +160,14 @@ class Store:
             f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE service = ? AND state NOT IN (?, ?, ?) ORDER BY created_at DESC"
         )
         gone = (State.QUEUED.value, State.RESTORED.value, State.WITHDRAWN.value)
-        found = self._db.execute(query, (service, *gone)).fetchone()
+        found = self._db.one(query, (service, *gone))
         return _trial_row(found) if found else None
 
     def moves(self, trial: str) -> list[dict[str, str]]:
         """Return a trial's moves in order: source, trigger, target, cause, at."""
         names = ("source", "trigger", "target", "cause", "at")
         query = "SELECT source, trigger, target, cause, at FROM move WHERE trial = ? ORDER BY seq"
-        return [dict(zip(names, row, strict=True)) for row in self._db.execute(query, (trial,))]
+        return [dict(zip(names, row, strict=True)) for row in self._db.all(query, (trial,))]
 
     def timed_moves(self, trial: str) -> list[dict[str, Any]]:
         """Return `{source, took_s}` of each of a trial's moves whose source state was entered by a move."""
@@ -217,7 +186,7 @@ class Store:
             'guard-fired')
             ORDER BY m.at DESC LIMIT 200"""
         found: dict[State, list[float]] = {}
-        for source, at, before in self._db.execute(query, (service,)):
+        for source, at, before in self._db.all(query, (service,)):
             seconds = found.setdefault(State(source), [])
             if len(seconds) < last:
                 seconds.append(clock.seconds_between(before, at))
@@ -228,7 +197,7 @@ class Store:
         query = f"""
             SELECT value FROM fact WHERE trial IN ({_RECENT}) AND key = 'start.took' ORDER BY at DESC LIMIT ?"""
         found: dict[str, list[float]] = {}
-        for (body,) in self._db.execute(query, (service, last)):
+        for (body,) in self._db.all(query, (service, last)):
             for stage, seconds in json.loads(body).items():
                 found.setdefault(stage, []).append(seconds)
         return {stage: statistics.median(seconds) for stage, seconds in found.items()}
@@ -237,7 +206,7 @@ class Store:
 
     def append(self, event: Event) -> Event:
         """Store an event and return it with its seq and time."""
-        with self._write(f"event {type(event).__name__}") as db:
+        with self._db.write(f"event {type(event).__name__}") as db:
             return self._append(db, event, clock.now())
 
     def _append(self, db: sqlite3.Connection, event: Event, at: str) -> Event:
@@ -251,40 +220,39 @@ class Store:
     def events(self, since: int = 0, limit: int = 1000, trial: str | None = None) -> list[dict[str, Any]]:
         """Return stored events after `since` in wire form, oldest first."""
         query = "SELECT seq, body FROM event WHERE seq > ?1 AND (?2 IS NULL OR trial = ?2) ORDER BY seq LIMIT ?3"
-        return [{**json.loads(body), "seq": seq} for seq, body in self._db.execute(query, (since, trial, limit))]
+        return [{**json.loads(body), "seq": seq} for seq, body in self._db.all(query, (since, trial, limit))]
 
     def last_seq(self) -> int:
         """Return the seq of the newest event; 0 before any."""
-        (seq,) = self._db.execute("SELECT COALESCE(MAX(seq), 0) FROM event").fetchone()
-        return int(seq)
+        return self._db.number("SELECT COALESCE(MAX(seq), 0) FROM event")
 
     # -- facts and artefacts
 
     def put_fact(self, trial: str, key: str, value: Any) -> None:
         """Store a checkpoint of a trial as JSON, replacing an earlier one."""
-        with self._write(f"fact {key}") as db:
+        with self._db.write(f"fact {key}") as db:
             db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?, ?, ?)", (trial, key, json.dumps(value), clock.now()))
 
     def fact(self, trial: str, key: str) -> Any:
         """Return a checkpoint's value, None when there is none."""
-        found = self._db.execute("SELECT value FROM fact WHERE trial = ? AND key = ?", (trial, key)).fetchone()
+        found = self._db.one("SELECT value FROM fact WHERE trial = ? AND key = ?", (trial, key))
         return json.loads(found[0]) if found else None
 
     def put_artefact(self, trial: str, name: str, body: str) -> None:
         """Store a text that belongs to a trial (unit, diff, journal window), masked by the caller."""
-        with self._write(f"artefact {name}") as db:
+        with self._db.write(f"artefact {name}") as db:
             db.execute("INSERT OR REPLACE INTO artefact VALUES (?, ?, ?, ?)", (trial, name, clock.now(), body))
 
     def artefacts(self, trial: str) -> Mapping[str, str]:
         """Return a trial's artefacts by name."""
-        return dict(self._db.execute("SELECT name, body FROM artefact WHERE trial = ?", (trial,)).fetchall())
+        return dict(self._db.all("SELECT name, body FROM artefact WHERE trial = ?", (trial,)))
 
     # -- measurements
 
     def add_level(self, trial: TrialRow, side: str, invocation: str, digest: str, done: LevelDone) -> None:
         """Store a finished level; a level of the same invocation and plan that is already there stays."""
         values = (trial.id, trial.service, side, invocation, digest, done.level.concurrency, done.level.repeat)
-        with self._write(f"level {side}") as db:
+        with self._db.write(f"level {side}") as db:
             db.execute(
                 "INSERT OR IGNORE INTO level (trial, service, side, invocation, digest, concurrency, repeat, at, body)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -302,7 +270,7 @@ class Store:
         return self._levels(query, (service, invocation, digest))
 
     def _levels(self, where: str, values: tuple[str, ...]) -> list[MeasuredLevel]:
-        rows = self._db.execute(f"SELECT side, invocation, at, body FROM level WHERE {where} ORDER BY id", values)
+        rows = self._db.all(f"SELECT side, invocation, at, body FROM level WHERE {where} ORDER BY id", values)
         return [
             MeasuredLevel(side=side, invocation=invocation, at=at, done=level_from_json(json.loads(body)))
             for side, invocation, at, body in rows
@@ -312,7 +280,7 @@ class Store:
 
     def add_log(self, trial: str, unit: str, invocation: str, records: Sequence[JournalRecord]) -> None:
         """Store journal records in order, in one commit."""
-        with self._write("log") as db:
+        with self._db.write("log") as db:
             (n,) = db.execute("SELECT COALESCE(MAX(n), 0) FROM log WHERE trial = ?", (trial,)).fetchone()
             db.executemany(
                 "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -325,18 +293,18 @@ class Store:
     def log(self, trial: str, after: int = 0, limit: int = 1000, invocation: str | None = None) -> list[LogLine]:
         """Return stored log lines after number `after`; a negative `after` means that many from the end."""
         if after < 0:
-            (n,) = self._db.execute("SELECT COALESCE(MAX(n), 0) FROM log WHERE trial = ?", (trial,)).fetchone()
+            n = self._db.number("SELECT COALESCE(MAX(n), 0) FROM log WHERE trial = ?", (trial,))
             after = max(0, n + after)
         query = (
             "SELECT n, at, unit, pid, text FROM log WHERE trial = ?1 AND n > ?2 AND (?3 IS NULL OR invocation = ?3)"
             " ORDER BY n LIMIT ?4"
         )
-        return [LogLine(*row) for row in self._db.execute(query, (trial, after, invocation, limit))]
+        return [LogLine(*row) for row in self._db.all(query, (trial, after, invocation, limit))]
 
     def log_records(self, trial: str, invocation: str) -> list[JournalRecord]:
         """Return the stored records of an invocation, oldest first, to take a watch up where it was."""
         query = "SELECT cursor, at, pid, text FROM log WHERE trial = ? AND invocation = ? ORDER BY n"
-        rows = self._db.execute(query, (trial, invocation))
+        rows = self._db.all(query, (trial, invocation))
         return [JournalRecord(cursor=cursor, at=at, pid=pid, text=text) for cursor, at, pid, text in rows]
 
 

@@ -125,6 +125,27 @@ class Daemon:
         await self.reached(trial, *SETTLED, within_s=within_s)
         return dict(await self.client.trial(trial))
 
+    async def until_health(self, state: str, within_s: float = 20) -> dict[str, Any]:
+        """Wait until the daemon says this of itself; returns all it says."""
+        async with asyncio.timeout(within_s):
+            while (health := await self.client.health())["state"] != state:
+                await asyncio.sleep(0.05)
+        return dict(health)
+
+    async def until_state(self, trial: str, state: str, within_s: float = 90) -> dict[str, Any]:
+        """Wait, by asking, until the trial is in this state; for when events may be missing."""
+        async with asyncio.timeout(within_s):
+            while (shown := await self.client.trial(trial))["state"] != state:
+                await asyncio.sleep(0.1)
+        return dict(shown)
+
+    async def until_logged(self, words: str, within_s: float = 30) -> None:
+        """Wait until the daemon's log holds these words once more than now."""
+        before = self.log.read_text().count(words)
+        async with asyncio.timeout(within_s):
+            while self.log.read_text().count(words) <= before:
+                await asyncio.sleep(0.05)
+
     def command(self, *words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Run `specd WORDS` against this daemon."""
         argv = [sys.executable, "-m", "specd", "--config", str(self.config), *words]
