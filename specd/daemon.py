@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from pathlib import Path
 
 import structlog
@@ -19,7 +20,7 @@ from specd.log import configure
 from specd.notify import DirectoryLock, tell_manager, watchdog_period_s
 from specd.scheduler import Scheduler
 from specd.settings import Config
-from specd.store import Store, damage
+from specd.store import Database, Store, damage
 from specd.uncut import end_task
 from states.events import DaemonStarted, DaemonStopped
 
@@ -28,6 +29,7 @@ __all__ = ["run"]
 log = structlog.get_logger()
 
 _LOOK_S = 2.0
+_EXAMINED_FIRST_S = 1.0
 _CLOSE_S = 1.5
 
 
@@ -101,25 +103,38 @@ def _open_store(path: Path) -> Store:
 async def _drive(store: Store, bus: Bus, scheduler: Scheduler, paths: Paths) -> None:
     """Take up what is open and run what is queued, for as long as the database can be trusted."""
     database = store.database
-    if not database.problem and (why := await asyncio.to_thread(database.examine)):
-        database.problem = damage(store.database.path, why)
+    ending = threading.Event()
+    looking = asyncio.create_task(asyncio.to_thread(_examine, database, ending))
+    # A file of many past trials takes longer than a running load should be left alone.
+    await asyncio.wait({looking}, timeout=_EXAMINED_FIRST_S)
     taken_up: tuple[str, ...] = ()
     if not database.problem:
         taken_up = scheduler.take_up()
         bus.emit(DaemonStarted(version=__version__, pid=os.getpid(), open_trials=taken_up))
     log.info("daemon.ready", socket=str(paths.socket), open_trials=taken_up, problem=database.problem)
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(scheduler.run())
-        while not database.problem:
-            await asyncio.sleep(_LOOK_S)
+    running = asyncio.create_task(scheduler.run())
+    try:
+        while not database.problem and not running.done():
+            await asyncio.wait({running}, timeout=_LOOK_S)
             if database.is_short and database.find_room():
                 log.info("store.room-again")
                 scheduler.look()
+        if running.done():
+            running.result()
         tell_manager("STATUS=degraded: the database is only read")
         log.error("daemon.degraded", problem=database.problem)
         await end_task(running)
         await scheduler.stop()
         await asyncio.Event().wait()
+    finally:
+        ending.set()
+        await end_task(running)
+
+
+def _examine(database: Database, ending: threading.Event) -> None:
+    """Look through the whole file once; runs in a thread."""
+    if not database.problem and (why := database.examine(ending.is_set)):
+        database.problem = damage(database.path, why)
 
 
 async def _feed_watchdog() -> None:

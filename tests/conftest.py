@@ -108,3 +108,9 @@ def embedded_site(tmp_path: Path) -> Iterator[EmbeddedSite]:
         yield embedded
     finally:
         embedded.close()
+
+
+@pytest.fixture
+def remote_site(make_host: HostFactory, tmp_path: Path) -> RemoteSite:
+    """A service on a systemd host over ssh."""
+    return RemoteSite(tmp_path, make_host())

@@ -5,7 +5,7 @@ Full disks are met with a ballast: a file that gives its room up, so that what i
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -133,17 +133,22 @@ class Database:
         self.is_short = False
         return True
 
-    def examine(self) -> str:
-        """Look through the file on a connection of its own, in any thread; returns what is wrong, "" for nothing."""
+    def examine(self, is_enough: Callable[[], bool] = lambda: False) -> str:
+        """Look through the file on a connection of its own, in any thread, until `is_enough` says so.
+
+        Returns what is wrong with it, "" for nothing.
+        """
+        own = sqlite3.connect(f"file:{_quoted(self.path)}?mode=ro", uri=True, timeout=5.0, check_same_thread=False)
+        own.set_progress_handler(lambda: int(is_enough()), 10_000)
         try:
-            with sqlite3.connect(f"file:{_quoted(self.path)}?mode=ro", uri=True, timeout=5.0) as own:
-                found = own.execute("PRAGMA quick_check(1)").fetchone()
-            own.close()
+            (found,) = own.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.OperationalError:
             return ""
         except sqlite3.Error as error:
             return str(error)
-        return "" if found == ("ok",) else str(found[0]) if found else "no answer"
+        finally:
+            own.close()
+        return "" if found == "ok" else str(found)
 
 
 def damage(path: Path, why: str) -> str:
