@@ -1,4 +1,4 @@
-"""What runs beside the work of the states in which the candidate owns the service: guard keeper and watch."""
+"""What runs beside the work of a state: the keeper of claim and guard, and the watch of a started candidate."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,6 +8,7 @@ import structlog
 
 from specd.engines.engine import Failure, ServerCommand
 from specd.errors import HostError, StoreError
+from specd.phases.claim import renew_claim
 from specd.phases.context import Context
 from specd.phases.guard import renew_guard
 from specd.phases.ready import candidate_view
@@ -15,13 +16,12 @@ from specd.phases.step import Step
 from specd.uncut import end_task
 from specd.watch import UnitWatch
 from states.events import TaskRestarted
-from states.table import CANDIDATE_OWNS, Outcome, State, Trigger
+from states.table import Outcome, State, Trigger
 
 __all__ = ["Companions"]
 
 log = structlog.get_logger()
 
-_GUARDED = (*CANDIDATE_OWNS, State.ROLLBACK)
 _WATCHED = (State.LOADING, State.CUDAGRAPH_COMPILE, State.READY, State.BENCHMARK)
 # A benchmark client started while the engine captures its graphs costs the trial no time.
 _MEASURES_SOON = (State.BASELINE, State.CUDAGRAPH_COMPILE, State.READY, State.BENCHMARK)
@@ -34,7 +34,7 @@ class Companions:
     def __init__(self, ctx: Context, interrupt: Callable[[Step], bool]) -> None:
         self._ctx = ctx
         self._interrupt = interrupt
-        self._guard: asyncio.Task[None] | None = None
+        self._hold: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def enter(self, state: State) -> None:
@@ -43,8 +43,8 @@ class Companions:
             self._ctx.benchmark.prepare()
         else:
             await self._ctx.benchmark.close()
-        if state in _GUARDED and (self._guard is None or self._guard.done()):
-            self._guard = self._spawn(self._keep_guard(), "guard")
+        if self._hold is None or self._hold.done():
+            self._hold = self._spawn(self._keep_hold(), "hold")
         if state in _WATCHED and self._watch is None:
             invocation = str(self._ctx.fact("candidate.invocation"))
             _, engine, command = await candidate_view(self._ctx)
@@ -57,7 +57,7 @@ class Companions:
 
     async def leave(self) -> None:
         """End all that still runs."""
-        for task in (self._watch, self._guard):
+        for task in (self._watch, self._hold):
             if task is not None:
                 await end_task(task)
         await self._ctx.benchmark.close()
@@ -78,15 +78,19 @@ class Companions:
         )
         self._interrupt(Step.failed("internal", f"specd's {task.get_name()} task failed: {error!r}"))
 
-    async def _keep_guard(self) -> None:
+    async def _keep_hold(self) -> None:
+        """Renew the claim and, once it is armed, the guard; without the claim nothing on the host is ours to renew."""
         while True:
             pause = self._ctx.service.guard.renew_s
             try:
+                if (lost := await renew_claim(self._ctx)) is not None:
+                    self._interrupt(lost)
+                    return
                 if await renew_guard(self._ctx):
                     self._tell_fired()
                     return
             except (HostError, StoreError) as error:
-                log.warning("guard.not-renewed", error=str(error))
+                log.warning("hold.not-renewed", error=str(error))
                 pause = min(pause, _RETRY_S)
             await asyncio.sleep(pause)
 

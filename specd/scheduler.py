@@ -11,7 +11,9 @@ from specd.deadline import Deadline
 from specd.errors import NotFound, Refused, SpecdError, StoreError
 from specd.fleet import Fleet
 from specd.phases import Context, Step
+from specd.phases.claim import our_claim
 from specd.phases.stand_in import stand_in
+from specd.services.service import Claim
 from specd.store import Store, TrialRow
 from specd.trial import TrialRun
 from states.events import NoteAdded, TaskRestarted, TrialSubmitted
@@ -111,6 +113,24 @@ class Scheduler:
         elif not run.cancel(by, "", Trigger.ROLLBACK) and not run.cancel(by, "rollback of the service"):
             raise Refused(f"trial {row.id} is in {run.machine.state.value} and can't be rolled back now")
         return row.id
+
+    async def claim_on(self, service: str) -> Claim | None:
+        """Return who drives a service, as its host has it; None for nobody."""
+        settings = self.fleet.service(service)
+        return await self.fleet.manager(settings).claimed(settings.unit)
+
+    async def take_over(self, service: str, by: str) -> Claim | None:
+        """Take another daemon's claim on a service; returns the one that was taken, None when there was none."""
+        settings = self.fleet.service(service)
+        before = await self.claim_on(service)
+        if before is None or before.installation == self._store.installation:
+            return None
+        held = self._store.holding(service)
+        ours = our_claim(settings.unit, self._store.installation, held.id if held else "", settings.guard.lease_s)
+        await self.fleet.manager(settings).claim(ours, take=True)
+        text = f"{by} took over {settings.unit} from {before.words}"
+        self._bus.emit(NoteAdded(trial=held.id if held else None, service=service, level="alarm", text=text))
+        return before
 
     def context(self, row: TrialRow) -> Callable[[Deadline, Callable[[], State]], Context]:
         """Return a maker of the trial's context; raises NotFound when the config no longer has its service."""

@@ -15,6 +15,7 @@ from specd.deadline import Deadline
 from specd.engines.engine import Failure
 from specd.errors import HostError, InternalFault, SpecdError, StoreError
 from specd.phases import PHASES, Context, Step
+from specd.phases.claim import give_claim_back
 from specd.phases.guard import disarm_guard
 from specd.phases.stand_in import tear_down
 from specd.settings import Deadlines
@@ -275,9 +276,12 @@ class TrialRun:
             await self._discard()
         if target in (State.WITHDRAWN, State.RESTORED) and self.ctx.row.spec.rehearsal:
             await tear_down(self.ctx)
+        if target is State.WITHDRAWN and not self.ctx.claim_lost:
+            await self._let_go()
         if target is State.KEPT:
             try:
                 await disarm_guard(self.ctx)
+                await give_claim_back(self.ctx)
             except HostError as error:
                 return Step.failed("guard", f"the guard could not be taken away, so nothing can be kept: {error}")
         return step
@@ -290,6 +294,13 @@ class TrialRun:
             self.ctx.note(
                 "warning", f"{self.ctx.candidate_name} could not be removed ({error}); the next trial does it"
             )
+
+    async def _let_go(self) -> None:
+        try:
+            async with asyncio.timeout(_DISCARD_S):
+                await give_claim_back(self.ctx)
+        except (SpecdError, TimeoutError) as error:
+            self.ctx.note("warning", f"the claim on {self.ctx.service.unit} could not be given back: {error}")
 
 
 def _cancelled(by: str, why: str, trigger: Trigger) -> Step:

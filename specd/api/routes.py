@@ -131,6 +131,20 @@ ROUTES: tuple[Route, ...] = (
         (Field("service", str, where="path"), _BY),
         202,
     ),
+    Route(
+        "GET",
+        "/v1/services/{service}/claim",
+        "Which daemon drives a service, as its host has it.",
+        lambda app, got: app.claim(got["service"]),
+        (Field("service", str, where="path"),),
+    ),
+    Route(
+        "POST",
+        "/v1/services/{service}/takeover",
+        "Take another daemon's claim on a service; its trial is not ended, its guard brings the baseline back.",
+        lambda app, got: app.take_over(got["service"], got["by"]),
+        (Field("service", str, where="path"), _BY),
+    ),
     Route("POST", "/v1/check", "Preflight of every host and service.", lambda app, _: app.check()),
     Route(
         "GET",

@@ -17,6 +17,7 @@ from specd.phases import Context
 from specd.planning import expected_outage_s, plan_trial
 from specd.preflight import check_fleet
 from specd.scheduler import Scheduler
+from specd.services.service import Claim
 from specd.settings import Config, TrialSpec
 from specd.store import Store, TrialRow
 from states.table import PARKED, State
@@ -186,6 +187,21 @@ class Application:
         self._must_be_writable()
         trial = self.scheduler.rollback(service, by)
         return brief(self.store.trial(trial), self.scheduler.find(trial))
+
+    async def claim(self, service: str) -> dict[str, Any]:
+        """Return who drives a service, as its host has it."""
+        return {"claim": self._claim_json(await self.scheduler.claim_on(service))}
+
+    async def take_over(self, service: str, by: str) -> dict[str, Any]:
+        """Take another daemon's claim on a service."""
+        self._must_be_writable()
+        return {"taken_from": self._claim_json(await self.scheduler.take_over(service, by))}
+
+    def _claim_json(self, claim: Claim | None) -> dict[str, Any] | None:
+        if claim is None:
+            return None
+        ours = claim.installation == self.store.installation
+        return {**dataclasses.asdict(claim), "is_stale": claim.is_stale, "is_ours": ours, "words": claim.words}
 
     async def check(self) -> dict[str, Any]:
         """Run the preflight of every host and service."""

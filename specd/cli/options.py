@@ -69,6 +69,13 @@ _COMMANDS = {
         "specd.cli.steer:rollback", "bring a service's baseline back, also after keep or a failed rollback",
         "specd rollback kimi", (_word("service", metavar="SERVICE", help="a service of the config"),),
     ),
+    "takeover": _Command(
+        "specd.cli.steer:takeover", "take a service over from another specd daemon that has its claim",
+        "specd takeover kimi", (
+            _word("service", metavar="SERVICE", help="a service of the config"),
+            _word("--yes", action="store_true", help="do not ask before"),
+        ),
+    ),
     "extend": _Command(
         "specd.cli.steer:extend", "give a trial's running state more time", "specd extend ngram-5-4 30",
         (_ID, _word("minutes", type=float, metavar="MINUTES", help="how much more; fractions are fine")),

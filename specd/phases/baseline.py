@@ -5,6 +5,7 @@ from specd.checks import Check, failures
 from specd.engines.engine import Failure
 from specd.engines.openai_probe import Health, NoToken
 from specd.errors import NotFound
+from specd.phases.claim import claim_check, claim_service
 from specd.phases.context import Baseline, Context, server_address
 from specd.phases.measure import measure, plan_digest
 from specd.phases.release import stop_and_release
@@ -20,6 +21,8 @@ __all__ = ["preflight", "run"]
 
 async def run(ctx: Context) -> Step:
     """Look whether this service can be tried at all, and measure it."""
+    if (other := await claim_service(ctx)) is not None:
+        return other
     if ctx.row.spec.rehearsal:
         await set_up(ctx, ctx.real_service)
     checks, baseline = await preflight(ctx)
@@ -82,6 +85,7 @@ async def preflight(ctx: Context) -> tuple[list[Check], Baseline | None]:
     checks = await ctx.manager.preflight(ctx.service.unit)
     if failures(checks):
         return checks, None
+    checks.append(await claim_check(ctx))
     baseline = await ctx.look_at_baseline()
     checks.append(Check.passed("engine.recognised", f"{baseline.engine.name}, model {baseline.command.model}"))
     if not (baseline.status.active == "active" and baseline.status.invocation):

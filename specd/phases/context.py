@@ -62,6 +62,9 @@ class Context:
     machine_state: Callable[[], State]
     guarding: asyncio.Lock = field(default_factory=asyncio.Lock)
     guard_renewed_at: float = float("-inf")
+    claim_lost: str = ""
+    claim_renewed_at: float = float("-inf")
+    claim_is_given_back: bool = False
     secrets: set[str] = field(default_factory=set)
     watch: UnitWatch | None = None
     progress: StageProgressed | None = None

@@ -6,6 +6,7 @@ import asyncio
 from specd.engines.engine import Failure
 from specd.engines.openai_probe import NoToken
 from specd.errors import EngineError, HostError, SpecdError
+from specd.phases.claim import claim_service, give_claim_back
 from specd.phases.context import Baseline, Context
 from specd.phases.guard import arm_guard, disarm_guard
 from specd.phases.loading import stalled
@@ -25,7 +26,9 @@ _LOADING_GRACE_S = 2.0
 
 
 async def run(ctx: Context) -> Step:
-    """Bring the baseline back from wherever the host is."""
+    """Bring the baseline back from wherever the host is; where another daemon has taken over, that is its matter."""
+    if (other := await claim_service(ctx)) is not None:
+        return other
     await _keep_guarded(ctx)
     baseline = await ctx.look_at_baseline(as_loaded=True)
     await _stop_candidate(ctx, baseline)
@@ -151,6 +154,7 @@ async def _unchanged(ctx: Context) -> None:
 async def _clear_away(ctx: Context) -> None:
     """The baseline is proven: disarm the guard, then remove the candidate's unit unless it is asked for."""
     await disarm_guard(ctx)
+    await give_claim_back(ctx)
     if ctx.row.spec.keep_unit or ctx.service.policy.keep_unit:
         ctx.note("info", f"{ctx.candidate_name} stays on {ctx.host.name} as asked; it is not enabled")
         return

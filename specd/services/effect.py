@@ -22,6 +22,8 @@ def _part(target: str) -> str:
         return ""
     if name.startswith(_GUARD):
         return "guard timer" if kind == "timer" else "guard"
+    if kind == "claim":
+        return "claim"
     if name.startswith(_OWN) and stem:
         return "candidate" if kind == "service" else f"candidate {kind}"
     return "baseline" if name.endswith(".service") else "directory"

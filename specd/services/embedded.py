@@ -4,19 +4,22 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from specd.checks import Check
 from specd.errors import FileProblem, HostUnreachable, UnitError
+from specd.services import embedded_claims
 from specd.services.effect import effect
 from specd.services.embedded_checks import examine_candidate, preflight_unit
 from specd.services.embedded_link import Link, LostLink
 from specd.services.service import (
     ArmedGuard,
     Candidate,
+    Claim,
     GuardPlan,
     JournalRecord,
     OwnUnit,
@@ -35,6 +38,7 @@ REJOIN_FIRST_S = 0.05
 REJOIN_MOST_S = 1.0
 REASONS = {"ENOENT": "missing", "EROFS": "read-only", "ENOSPC": "no-space", "EDQUOT": "no-space"}
 DENIED = {"EACCES", "EPERM"}
+_T = TypeVar("_T")
 
 
 class EmbeddedManager:
@@ -253,6 +257,26 @@ class EmbeddedManager:
     async def history(self, unit: str, invocation: str, *, last: int = 2000) -> list[JournalRecord]:
         """Return the last records of one invocation, oldest first."""
         return [_record(raw) for raw in await self._link.history(unit, invocation, last)] if last > 0 else []
+
+    async def claim(self, claim: Claim, *, take: bool = False) -> Claim | None:
+        """Take or renew a claim on a unit; raises FileProblem."""
+        with effect("claim", claim.unit):
+            return await self._claims(embedded_claims.take, claim, over=take)
+
+    async def release_claim(self, unit: str, installation: str) -> None:
+        """Give our own claim back; raises FileProblem."""
+        with effect("release-claim", unit):
+            await self._claims(embedded_claims.release, unit, installation)
+
+    async def claimed(self, unit: str) -> Claim | None:
+        """Return who holds a unit; raises FileProblem."""
+        return await self._claims(embedded_claims.look, unit)
+
+    async def _claims(self, do: Callable[..., _T], *words: object, **more: object) -> _T:
+        try:
+            return await to_the_end_in_thread(partial(do, self.directory, *words, **more))
+        except OSError as error:
+            raise _problem(error, self.directory / "claims") from None
 
     async def arm_guard(self, plan: GuardPlan) -> None:
         """Arm or renew the guard; a fired one stays fired. Raises FileProblem when a new one can't be stored."""

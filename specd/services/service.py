@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from specd.checks import Check
+from specd.services.claim import Claim
 
 __all__ = [
     "ArmedGuard",
     "Candidate",
+    "Claim",
     "GuardPlan",
     "JournalRecord",
     "OwnUnit",
@@ -257,6 +259,21 @@ class ServiceManager(Protocol):
 
     async def history(self, unit: str, invocation: str, *, last: int = 2000) -> list[JournalRecord]:
         """Return the records of one invocation that exist now, at most the `last` ones, oldest first."""
+        ...
+
+    async def claim(self, claim: Claim, *, take: bool = False) -> Claim | None:
+        """Take or renew a claim on a unit; returns another installation's claim that stands in the way.
+
+        With `take`, that one loses it. A claim is never taken over otherwise, however long it was not renewed.
+        """
+        ...
+
+    async def release_claim(self, unit: str, installation: str) -> None:
+        """Give our own claim back; safe to repeat."""
+        ...
+
+    async def claimed(self, unit: str) -> Claim | None:
+        """Return who holds a unit, None for nobody."""
         ...
 
     async def arm_guard(self, plan: GuardPlan) -> None:

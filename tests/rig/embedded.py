@@ -126,7 +126,8 @@ class EmbeddedSite:
     def traces(self) -> list[str]:
         files = [path.name for path in (self.units / "units").iterdir() if path.name.startswith("specd-")]
         state = json.loads((self.units / "state.json").read_text())
-        return files + [f"guard {guard}" for guard in state["guards"]]
+        claims = [path.name for path in self.units.glob("claims/*")]
+        return files + claims + [f"guard {guard}" for guard in state["guards"]]
 
     def set_baseline_environment(self, **values: str) -> None:
         text = "".join(f"{name}={json.dumps(value)}\n" for name, value in values.items())

@@ -10,6 +10,7 @@ from specd.hosts.host import Host
 from specd.services.service import (
     ArmedGuard,
     Candidate,
+    Claim,
     GuardPlan,
     JournalRecord,
     OwnUnit,
@@ -20,6 +21,7 @@ from specd.services.service import (
 )
 from specd.services.systemd import examine, facts, install, preflight, render, status
 from specd.services.systemd.bus import check_unit_name
+from specd.services.systemd.claim import Claims
 from specd.services.systemd.guard import Guard, kill_option
 from specd.services.systemd.journal import Journal
 from specd.services.systemd.processes import PortReader, read_processes
@@ -45,6 +47,7 @@ class SystemdManager:
         self._tag = tag
         self._journal = Journal(self._scope)
         self._ports = PortReader(self._scope)
+        self._claims = Claims(self._scope)
         self._guard = Guard(self._scope)
 
     async def facts(self, unit: str, *, as_loaded: bool = False) -> UnitFacts:
@@ -152,6 +155,18 @@ class SystemdManager:
     async def history(self, unit: str, invocation: str, *, last: int = 2000) -> list[JournalRecord]:
         """Return the newest `last` records of one invocation, oldest first."""
         return await self._journal.history(check_unit_name(unit), invocation, last)
+
+    async def claim(self, claim: Claim, *, take: bool = False) -> Claim | None:
+        """Take or renew a claim on a unit."""
+        return await self._claims.take(claim, take=take)
+
+    async def release_claim(self, unit: str, installation: str) -> None:
+        """Give our own claim back."""
+        await self._claims.release(unit, installation)
+
+    async def claimed(self, unit: str) -> Claim | None:
+        """Return who holds a unit."""
+        return await self._claims.look(unit)
 
     async def arm_guard(self, plan: GuardPlan) -> None:
         """Arm or renew the dead-man's switch."""
