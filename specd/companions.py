@@ -1,22 +1,22 @@
 """What runs beside the work of a state: the keeper of claim and guard, and the watch of a started candidate."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Container, Coroutine
+from typing import Any, Protocol
 
 import structlog
 
-from specd.engines.engine import Failure, ServerCommand
+from specd.engines.engine import ServerCommand
 from specd.errors import HostError, StoreError
 from specd.phases.claim import renew_claim
 from specd.phases.context import Context
-from specd.phases.guard import renew_guard
+from specd.phases.guard import fired_step, renew_guard
 from specd.phases.ready import candidate_view
 from specd.phases.step import Step
 from specd.uncut import end_task
 from specd.watch import UnitWatch
 from states.events import TaskRestarted
-from states.table import Outcome, State, Trigger
+from states.table import CANDIDATE_OWNS, State
 
 __all__ = ["Companions"]
 
@@ -25,13 +25,20 @@ log = structlog.get_logger()
 _WATCHED = (State.LOADING, State.CUDAGRAPH_COMPILE, State.READY, State.BENCHMARK)
 # A benchmark client started while the engine captures its graphs costs the trial no time.
 _MEASURES_SOON = (State.BASELINE, State.CUDAGRAPH_COMPILE, State.READY, State.BENCHMARK)
+_BEFORE_ROLLBACK = frozenset(State) - {State.ROLLBACK}
 _RETRY_S = 5.0
+
+
+class Interrupt(Protocol):
+    """Ends the running state's work with a step, in the states for which it means anything."""
+
+    def __call__(self, step: Step, *, only_in: Container[State] = ...) -> bool: ...
 
 
 class Companions:
     """Two supervised tasks of one trial; `interrupt` ends the running state's work."""
 
-    def __init__(self, ctx: Context, interrupt: Callable[[Step], bool]) -> None:
+    def __init__(self, ctx: Context, interrupt: Interrupt) -> None:
         self._ctx = ctx
         self._interrupt = interrupt
         self._hold: asyncio.Task[None] | None = None
@@ -43,6 +50,8 @@ class Companions:
             self._ctx.benchmark.prepare()
         else:
             await self._ctx.benchmark.close()
+        # Before the preflight nothing is touched; from then on the claim was taken, by this process or an earlier one.
+        self._ctx.claim_is_ours |= state is not State.BASELINE
         if self._hold is None or self._hold.done():
             self._hold = self._spawn(self._keep_hold(), "hold")
         if state in _WATCHED and self._watch is None:
@@ -76,7 +85,9 @@ class Companions:
         self._ctx.bus.emit(
             TaskRestarted(trial=self._ctx.row.id, service=service, task=task.get_name(), error=repr(error))
         )
-        self._interrupt(Step.failed("internal", f"specd's {task.get_name()} task failed: {error!r}"))
+        self._interrupt(
+            Step.failed("internal", f"specd's {task.get_name()} task failed: {error!r}"), only_in=_BEFORE_ROLLBACK
+        )
 
     async def _keep_hold(self) -> None:
         """Renew the claim and, once it is armed, the guard; without the claim nothing on the host is ours to renew."""
@@ -87,16 +98,12 @@ class Companions:
                     self._interrupt(lost)
                     return
                 if await renew_guard(self._ctx):
-                    self._tell_fired()
+                    self._interrupt(fired_step(), only_in=CANDIDATE_OWNS)
                     return
             except (HostError, StoreError) as error:
                 log.warning("hold.not-renewed", error=str(error))
                 pause = min(pause, _RETRY_S)
             await asyncio.sleep(pause)
-
-    def _tell_fired(self) -> None:
-        sentence = "the guard on the host fired: specd was away for longer than its lease, the baseline was started"
-        self._interrupt(Step(Trigger.GUARD_FIRED, sentence, Outcome.FAILED, Failure(kind="guard", sentence=sentence)))
 
     async def _watch_candidate(self, watch: UnitWatch, command: ServerCommand) -> None:
         while watch.exit is None:
@@ -106,4 +113,4 @@ class Companions:
             except HostError as error:
                 log.warning("watch.host-lost", error=str(error))
                 await asyncio.sleep(_RETRY_S)
-        self._interrupt(Step.because(watch.exit))
+        self._interrupt(Step.because(watch.exit), only_in=_WATCHED)

@@ -81,7 +81,10 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """[services.NAME.deadlines]: seconds a state may take in all, and (`_stall_s`) without any progress."""
+    """[services.NAME.deadlines]: seconds a state may take in all, and (`_stall_s`) without any progress.
+
+    `total_s` bounds all the time in which the candidate has the service; 0 means the sum of its states' deadlines.
+    """
 
     baseline_s: Seconds = 3600.0
     write_unit_s: Seconds = 120.0
@@ -96,6 +99,13 @@ class Deadlines:
     benchmark_stall_s: Seconds = 300.0
     rollback_s: Seconds = 7200.0
     rollback_stall_s: Seconds = 1200.0
+    total_s: SecondsOrNone = 0.0
+
+    @property
+    def candidate_s(self) -> float:
+        """Seconds that the candidate may have the service, from the restart on."""
+        each = self.restart_s + self.loading_s + self.cudagraph_compile_s + self.ready_s + self.benchmark_s
+        return self.total_s or each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

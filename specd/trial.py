@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import structlog
 
@@ -16,7 +16,7 @@ from specd.engines.engine import Failure
 from specd.errors import HostError, InternalFault, SpecdError, StoreError
 from specd.phases import PHASES, Context, Step
 from specd.phases.claim import give_claim_back
-from specd.phases.guard import disarm_guard
+from specd.phases.guard import disarm_guard, fired_step, has_fired
 from specd.phases.stand_in import tear_down
 from specd.settings import Deadlines
 from specd.uncut import end_task
@@ -30,7 +30,7 @@ from states.events import (
     TriggerIgnored,
 )
 from states.machine import TrialMachine
-from states.table import BEFORE_RESTART, PARKED, TERMINAL, Outcome, State, Trigger, destination
+from states.table import BEFORE_RESTART, CANDIDATE_OWNS, PARKED, TERMINAL, Outcome, State, Trigger, destination
 
 __all__ = ["TrialRun"]
 
@@ -40,6 +40,7 @@ _ROLLBACK_TRIES = 5
 _AWAY_S = 120.0
 _DISCARD_S = 30.0
 _STORE_RETRY_S = 0.5
+_LOOK_S = 10.0
 
 
 class TrialRun:
@@ -54,6 +55,7 @@ class TrialRun:
         self._interrupt: Step | None = None
         self._interrupted = asyncio.Event()
         self._trouble: SpecdError | None = None
+        self._was_away = False
 
     # -- moves
 
@@ -99,10 +101,14 @@ class TrialRun:
         finally:
             self._step = None
 
-    def interrupt(self, step: Step) -> bool:
-        """End the running state's work with this step; False (and recorded as ignored) where it comes too late."""
+    def interrupt(self, step: Step, *, only_in: Container[State] = tuple(State)) -> bool:
+        """End the running state's work with this step; False (and recorded as ignored) where it comes too late.
+
+        `only_in` are the states for which it means anything: a candidate's end, told a moment later, is no failure of
+        the rollback that it has led to.
+        """
         state = self.machine.state
-        if self._interrupt is not None or destination(state, step.trigger) is None:
+        if self._interrupt is not None or state not in only_in or destination(state, step.trigger) is None:
             why = "another trigger came first" if self._interrupt is not None else f"no such move from {state.value}"
             self.ctx.bus.emit(
                 TriggerIgnored(
@@ -146,6 +152,7 @@ class TrialRun:
         """Work until the trial is settled or parked; returns the state reached."""
         with structlog.contextvars.bound_contextvars(trial=self.id):
             if resumed:
+                self._was_away = True
                 self._resume()
             try:
                 while self.machine.state not in TERMINAL | PARKED:
@@ -164,9 +171,10 @@ class TrialRun:
     async def _through(self, state: State) -> None:
         """Do a state's work and leave it by one move."""
         self._set_deadline(state)
-        step = await self._settle_step(await self._work(state))
+        found = await self._work(state)
+        step = await self._settle_step(await self._explained(found))
         # Nothing awaits between this look and the move: an accepted interruption is never lost.
-        self._fire(self._interrupt or step)
+        self._fire(step if self._interrupt in (None, found) else self._interrupt)
 
     def _resume(self) -> None:
         state = self.machine.state
@@ -181,10 +189,12 @@ class TrialRun:
         moves = self.ctx.store.moves(self.id)
         entered = moves[-1]["at"] if moves else self.ctx.row.created_at
         extra = float(self.ctx.fact(f"extended.{state.value}") or 0.0)
+        spent_s = max(0.0, clock.seconds_between(entered, clock.now()))
+        allowed_s = _allowed_s(self.ctx.service.deadlines, state) + extra
+        if state in CANDIDATE_OWNS:
+            allowed_s = min(allowed_s, spent_s + self.ctx.candidate_left_s())
         self.ctx.deadline = Deadline(
-            _allowed_s(self.ctx.service.deadlines, state) + extra,
-            stall_s=_stall_s(self.ctx.service.deadlines, state, extra),
-            spent_s=max(0.0, clock.seconds_between(entered, clock.now())),
+            allowed_s, stall_s=_stall_s(self.ctx.service.deadlines, state, extra), spent_s=spent_s
         )
         self.ctx.progress = None
 
@@ -253,6 +263,10 @@ class TrialRun:
             await end_task(work)
 
     async def _accompanied(self, state: State) -> Step:
+        # While nobody looked, the guard may have brought the baseline back, which answers where the candidate would.
+        if self._was_away and state in CANDIDATE_OWNS and await has_fired(self.ctx):
+            return fired_step()
+        self._was_away = False
         await self._companions.enter(state)
         return await PHASES[state](self.ctx)
 
@@ -268,6 +282,21 @@ class TrialRun:
         return None
 
     # -- ways out
+
+    async def _explained(self, step: Step) -> Step:
+        """What went wrong with a candidate may be the doing of the guard or of a reboot: then that is what happened."""
+        if step.failure is None or self.machine.state not in CANDIDATE_OWNS:
+            return step
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                if await has_fired(self.ctx):
+                    return fired_step()
+                life = self.ctx.fact("host.life")
+                if life is not None and life != await self.ctx.manager.life():
+                    return _rebooted(self.machine.state, self.ctx)
+        except (HostError, TimeoutError):
+            pass
+        return step
 
     async def _settle_step(self, step: Step) -> Step:
         """Do what must be done on the host before the move out of this state can be true."""
@@ -311,12 +340,20 @@ def _cancelled(by: str, why: str, trigger: Trigger) -> Step:
 def _timed_out(state: State, ctx: Context, trouble: SpecdError | None) -> Step:
     """The state's time is up: by a trouble that has lasted until now, else by work that did not end."""
     sentence = f"{state.value} took longer than its {ctx.deadline.allowed_s:.0f} s"
+    if state in CANDIDATE_OWNS and ctx.candidate_left_s() <= 0:
+        sentence = f"the candidate had the service longer than its total of {ctx.service.deadlines.candidate_s:.0f} s"
     lines = ctx.watch.last_lines(20) if ctx.watch else ()
     failure = Failure(kind="hang", sentence=sentence, lines=lines, hint="see the log; `specd extend` gives more time")
     if trouble is not None:
         sentence = f"{sentence}: {trouble.what}"
         failure = Failure(kind=trouble.code, sentence=sentence, lines=lines, hint=trouble.next_step)
     return Step(Trigger.TIMED_OUT, sentence, Outcome.FAILED, failure)
+
+
+def _rebooted(state: State, ctx: Context) -> Step:
+    what = f"{ctx.host.name} was rebooted" if ctx.manager.kind == "systemd" else "its supervisor was started anew"
+    sentence = f"{what} in {state.value}: that ended the candidate, and the baseline comes up by itself"
+    return Step(Trigger.FAILED, sentence, Outcome.FAILED, Failure(kind="reboot", sentence=sentence))
 
 
 def _from_error(state: State, error: SpecdError) -> Step:

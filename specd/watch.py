@@ -65,6 +65,7 @@ class UnitWatch:
         self.exited = asyncio.Event()
         self._changed = asyncio.Event()
         self._announced = asyncio.Event()
+        self._seen_running = asyncio.Event()
         self._announced_at = 0.0
         self._cursor = ""
         self._told = (0.0, "")
@@ -179,6 +180,7 @@ class UnitWatch:
             if status.invocation != self.invocation or status.is_down:
                 await self._ended(status)
                 return
+            self._seen_running.set()
             await asyncio.sleep(_STATUS_S)
 
     async def _ended(self, status: UnitStatus) -> None:
@@ -240,12 +242,16 @@ class UnitWatch:
     # -- the port
 
     async def _wait_for_health(self, route: Route) -> None:
+        # Who answers on the port while this invocation is over is somebody else.
+        await self._seen_running.wait()
         async with ServerProbe(route, model="") as probe:
             while True:
                 with contextlib.suppress(HostUnreachable):
                     if await probe.health() is Health.UP:
                         break
                 await self._pause_probing()
+        if self.exit is not None:
+            return
         self.is_up = True
         self._changed.set()
 

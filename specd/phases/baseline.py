@@ -1,11 +1,13 @@
 """State baseline: preflight, then the running baseline's figures, unless fresh ones of the same invocation exist."""
 
+import asyncio
+
 from specd import clock
 from specd.checks import Check, failures
 from specd.engines.engine import Failure
 from specd.engines.openai_probe import Health, NoToken
 from specd.errors import NotFound
-from specd.phases.claim import claim_check, claim_service
+from specd.phases.claim import CLAIM_CHECK, claim_check, claim_service
 from specd.phases.context import Baseline, Context, server_address
 from specd.phases.measure import measure, plan_digest
 from specd.phases.release import stop_and_release
@@ -21,15 +23,16 @@ __all__ = ["preflight", "run"]
 
 async def run(ctx: Context) -> Step:
     """Look whether this service can be tried at all, and measure it."""
-    if (other := await claim_service(ctx)) is not None:
-        return other
     if ctx.row.spec.rehearsal:
         await set_up(ctx, ctx.real_service)
     checks, baseline = await preflight(ctx)
     ctx.report(checks, State.BASELINE.value)
     if failed := failures(checks):
-        failure = Failure(kind="refused", sentence=f"{failed[0].name}: {failed[0].evidence}", hint=failed[0].fix)
+        kind = "claimed" if failed[0].name == CLAIM_CHECK else "refused"
+        failure = Failure(kind=kind, sentence=f"{failed[0].name}: {failed[0].evidence}", hint=failed[0].fix)
         return Step.because(failure)
+    if (other := await claim_service(ctx)) is not None:
+        return other
     assert baseline is not None, "preflight without a failure has found the baseline"
     await _remove_leftovers(ctx)
     invocation = baseline.status.invocation
@@ -82,10 +85,10 @@ def _fresh(ctx: Context, levels: list[MeasuredLevel]) -> list[MeasuredLevel]:
 async def preflight(ctx: Context) -> tuple[list[Check], Baseline | None]:
     """Check, without changing anything, that the service can be driven and answers; the baseline if it could be
     read."""
-    checks = await ctx.manager.preflight(ctx.service.unit)
+    claim, checks = await asyncio.gather(claim_check(ctx), ctx.manager.preflight(ctx.service.unit))
+    checks = [claim, *checks]
     if failures(checks):
         return checks, None
-    checks.append(await claim_check(ctx))
     baseline = await ctx.look_at_baseline()
     checks.append(Check.passed("engine.recognised", f"{baseline.engine.name}, model {baseline.command.model}"))
     if not (baseline.status.active == "active" and baseline.status.invocation):

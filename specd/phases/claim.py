@@ -10,7 +10,9 @@ from specd.phases.context import Context
 from specd.phases.step import Step
 from specd.services.service import Claim
 
-__all__ = ["claim_check", "claim_service", "claim_words", "give_claim_back", "our_claim", "renew_claim"]
+__all__ = ["CLAIM_CHECK", "claim_check", "claim_service", "claim_words", "give_claim_back", "our_claim", "renew_claim"]
+
+CLAIM_CHECK = "service.claim"
 
 # What takes the claim and the task that keeps it begin at the same time.
 _JUST_NOW_S = 1.0
@@ -32,7 +34,7 @@ def _user() -> str:
 async def claim_service(ctx: Context) -> Step | None:
     """Take the claim, or renew ours; returns the step to take when another daemon has the service."""
     async with ctx.guarding:
-        ctx.claim_is_given_back = False
+        ctx.claim_is_ours = True
         return await _claim(ctx)
 
 
@@ -41,7 +43,7 @@ async def renew_claim(ctx: Context) -> Step | None:
     # Under the lock: a renewal that crosses the giving back would leave a claim behind for ever.
     async with ctx.guarding:
         just_now = time.monotonic() - ctx.claim_renewed_at < min(_JUST_NOW_S, ctx.service.guard.renew_s / 2)
-        return None if just_now or ctx.claim_is_given_back else await _claim(ctx)
+        return None if just_now or not ctx.claim_is_ours else await _claim(ctx)
 
 
 async def _claim(ctx: Context) -> Step | None:
@@ -67,7 +69,7 @@ def claim_words(unit: str, claim: Claim) -> str:
 async def give_claim_back(ctx: Context) -> None:
     """Give the claim back; somebody else's stays."""
     async with ctx.guarding:
-        ctx.claim_is_given_back = True
+        ctx.claim_is_ours = False
         await ctx.manager.release_claim(ctx.service.unit, ctx.store.installation)
 
 
@@ -75,7 +77,7 @@ async def claim_check(ctx: Context) -> Check:
     """Check that nobody else drives the service."""
     claim = await ctx.manager.claimed(ctx.service.unit)
     if claim is None:
-        return Check.passed("service.claim", "nobody drives it")
+        return Check.passed(CLAIM_CHECK, "nobody drives it")
     if claim.installation == ctx.store.installation:
-        return Check.passed("service.claim", f"ours, for trial {claim.trial or '-'}")
-    return Check.failed("service.claim", claim_words(ctx.service.unit, claim), _fix(ctx.service.name))
+        return Check.passed(CLAIM_CHECK, f"ours, for trial {claim.trial or '-'}")
+    return Check.failed(CLAIM_CHECK, claim_words(ctx.service.unit, claim), _fix(ctx.service.name))

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from specd import clock
 from specd.bench.plan import Benchmark, BenchPlan, Target
 from specd.bus import Bus
 from specd.checks import Check
@@ -28,7 +29,7 @@ from specd.settings import BenchSettings, ServiceSettings
 from specd.store import Store, TrialRow
 from specd.watch import UnitWatch, WatchSource
 from states.events import CheckFinished, NoteAdded, StageProgressed
-from states.table import State
+from states.table import CANDIDATE_OWNS, State
 
 __all__ = ["Baseline", "Context", "find_server", "server_address"]
 
@@ -64,7 +65,7 @@ class Context:
     guard_renewed_at: float = float("-inf")
     claim_lost: str = ""
     claim_renewed_at: float = float("-inf")
-    claim_is_given_back: bool = False
+    claim_is_ours: bool = False
     secrets: set[str] = field(default_factory=set)
     watch: UnitWatch | None = None
     progress: StageProgressed | None = None
@@ -110,6 +111,13 @@ class Context:
     def put(self, key: str, value: Any) -> None:
         """Store a checkpoint of this trial."""
         self.store.put_fact(self.row.id, key, value)
+
+    def candidate_left_s(self) -> float:
+        """Return for how many seconds more the candidate may have the service, extensions included."""
+        moves = self.store.moves(self.row.id)
+        since = next((move["at"] for move in moves if move["target"] == State.RESTART.value), clock.now())
+        extended = sum(float(self.fact(f"extended.{state.value}") or 0.0) for state in CANDIDATE_OWNS)
+        return self.service.deadlines.candidate_s + extended - clock.seconds_between(since, clock.now())
 
     # -- looking
 

@@ -3,14 +3,19 @@
 import time
 
 from specd import clock
+from specd.engines.engine import Failure
 from specd.phases.context import Context
+from specd.phases.step import Step
 from specd.services.service import GuardPlan
 from states.events import GuardChanged
+from states.table import CANDIDATE_OWNS, Outcome, Trigger
 
-__all__ = ["arm_guard", "disarm_guard", "has_fired", "renew_guard"]
+__all__ = ["arm_guard", "disarm_guard", "fired_step", "has_fired", "renew_guard"]
 
 # The state that arms the guard and the task that keeps it begin at the same time.
 _JUST_NOW_S = 1.0
+_MARGIN_S = 60.0
+_LEAST_S = 1.0
 
 
 async def arm_guard(ctx: Context) -> None:
@@ -44,7 +49,7 @@ async def disarm_guard(ctx: Context) -> None:
 
 
 async def _arm(ctx: Context) -> None:
-    lease_s = ctx.service.guard.lease_s
+    lease_s = _lease_s(ctx)
     plan = GuardPlan(trial=ctx.row.id, candidate=ctx.candidate_name, baseline=ctx.service.unit, lease_s=lease_s)
     await ctx.manager.arm_guard(plan)
     ctx.guard_renewed_at = time.monotonic()
@@ -52,6 +57,15 @@ async def _arm(ctx: Context) -> None:
     until = clock.after(lease_s)
     ctx.put("guard", {"state": "armed", "until": until, "lease_s": lease_s})
     _tell(ctx, "renewed" if renewed else "armed", until)
+
+
+def _lease_s(ctx: Context) -> float:
+    """Return the lease to ask for: while the candidate has the service, none that outlives its total deadline by more
+    than what our own way back needs to begin."""
+    lease_s = ctx.service.guard.lease_s
+    if ctx.machine_state() not in CANDIDATE_OWNS:
+        return lease_s
+    return min(lease_s, max(_LEAST_S, ctx.candidate_left_s() + min(_MARGIN_S, lease_s)))
 
 
 async def has_fired(ctx: Context) -> bool:
@@ -63,6 +77,13 @@ async def has_fired(ctx: Context) -> bool:
         ctx.put("guard", {"state": "fired", "at": clock.now()})
         _tell(ctx, "fired")
     return True
+
+
+def fired_step() -> Step:
+    """Return the step out of a state whose candidate the guard has ended."""
+    sentence = "the guard on the host fired: specd was away for longer than its lease, or the trial outlived its total"
+    sentence += " deadline; the baseline was started"
+    return Step(Trigger.GUARD_FIRED, sentence, Outcome.FAILED, Failure(kind="guard", sentence=sentence))
 
 
 def _tell(ctx: Context, state: str, until: str | None = None) -> None:

@@ -24,6 +24,7 @@ async def run(ctx: Context) -> Step:
     before = ctx.fact("restart.before")
     status = await ctx.manager.status(name)
     if before is None:
+        ctx.put("host.life", await ctx.manager.life())
         before = status.invocation
         ctx.put("restart.before", before)
     if status.invocation == before:

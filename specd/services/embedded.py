@@ -164,6 +164,10 @@ class EmbeddedManager:
             await self._link.ask("clear-failure", unit=unit)
         await self._link.ask("reload")
 
+    async def life(self) -> str:
+        """Return what names this run of the supervisor; its end ends its units, too."""
+        return str((await self._link.ask("ping"))["life"])
+
     async def own_units(self) -> list[OwnUnit]:
         """List the units that carry specd's mark."""
         raw = await self._link.ask("units")

@@ -215,6 +215,10 @@ class ServiceManager(Protocol):
         """Remove a unit that carries our mark, its side files and failed state; safe to repeat."""
         ...
 
+    async def life(self) -> str:
+        """Return what names this run of the manager: another one after a reboot of the host."""
+        ...
+
     async def own_units(self) -> list[OwnUnit]:
         """List the units on the host that carry specd's mark."""
         ...

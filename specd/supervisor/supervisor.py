@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class Supervisor:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.units_directory = directory / "units"
+        self.life = uuid.uuid4().hex
         self.ended = asyncio.Event()
         self.services: dict[str, Service] = {}
         self.broken: dict[str, str] = {}

@@ -77,7 +77,7 @@ class Verbs:
         return verb(request)
 
     def _ping(self, _request: Request) -> Any:
-        return {"pid": os.getpid(), "directory": str(self._supervisor.directory)}
+        return {"pid": os.getpid(), "directory": str(self._supervisor.directory), "life": self._supervisor.life}
 
     def _units(self, _request: Request) -> Any:
         self._supervisor.forget_gone()

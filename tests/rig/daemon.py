@@ -88,6 +88,10 @@ class Daemon:
         os.kill(self._process.pid, number)
         return self._process.wait(timeout=20)
 
+    def signal(self, number: int) -> None:
+        """Signal the process."""
+        os.kill(self.pid, number)
+
     def kill(self) -> None:
         """kill -9: no handler runs."""
         self.end(signal.SIGKILL)

@@ -93,6 +93,10 @@ class SystemdManager:
         """Remove a unit that carries the mark."""
         await install.uninstall(self._scope, unit)
 
+    async def life(self) -> str:
+        """Return when systemd began to run; a re-executed one is the same."""
+        return str((await self._scope.manager("UserspaceTimestamp")).number("UserspaceTimestamp"))
+
     async def own_units(self) -> list[OwnUnit]:
         """List units with the mark in the directories where specd writes."""
         return await install.own_units(self._scope)
