@@ -3,10 +3,12 @@ PYTHON  ?= python3
 VENV    ?= .venv
 WORKERS ?= 4
 TESTS   ?=
+MINUTES ?= 60
+SEED    ?= 0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo demo-vllm test check format clean docs
+.PHONY: demo demo-vllm test chaos check format clean docs
 demo: $(STAMP)
 	@$(BIN)/specd demo
 
@@ -21,6 +23,10 @@ test: $(STAMP)
 	  { echo "What failed runs once more, alone:"; $(AGAIN) -m "not timing" $(TESTS); }
 	$(BIN)/python -m pytest -m timing $(TESTS) || [ $$? -eq 5 ] || \
 	  { echo "What failed runs once more:"; $(AGAIN) -m timing $(TESTS); }
+
+# Random mishaps for a given time; a seed that did not hold plays again: make chaos MINUTES=0 SEED=n.
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

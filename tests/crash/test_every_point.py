@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from specd.cli.client import ApiError
-from states.table import State, Trigger, destination
+from tests.chaos.proof import states_of
 from tests.rig import SCRIPT, KilledDaemon, Site
-from tests.rig.points import Shown
 
 NGRAM: dict[str, Any] = {"speculative-config": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}}
 MEASURED = {"worse", "better", "equivalent", "inconclusive", "invalid"}
@@ -49,17 +48,6 @@ async def walked(site: Site, config: str = "") -> AsyncIterator[KilledDaemon]:
     assert site.answers()
     assert site.fingerprint() == before
     assert site.traces() == []
-
-
-def states_of(shown: Shown) -> list[str]:
-    """Return the states a trial went through, proven to be one unbroken legal way."""
-    state = State.QUEUED
-    for move in shown["history"]:
-        target = destination(state, Trigger(move["trigger"]))
-        assert target is not None, f"no move {move['trigger']} from {state.value}"
-        assert target.value == move["state"]
-        state = target
-    return [move["state"] for move in shown["history"]]
 
 
 async def test_measured_and_taken_back(site: Site) -> None:

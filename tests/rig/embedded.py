@@ -1,5 +1,6 @@
 """A machine without systemd: the supervisor with the rehearsal engine as its enabled unit."""
 
+import contextlib
 import json
 import os
 import socket
@@ -44,21 +45,30 @@ class EmbeddedSite:
             "enabled": True,
         }
         (self.units / "units" / "llm.service.json").write_text(json.dumps(unit))
-        read_end, self._lifeline = os.pipe()
+        self._read_end, self._lifeline = os.pipe()
+        self._boot()
+        self.wait_until_serving()
+
+    def _boot(self) -> None:
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-m", "specd.supervisor", str(self.units), "--lifeline", str(read_end)],
-            pass_fds=(read_end,),
+            [sys.executable, "-m", "specd.supervisor", str(self.units), "--lifeline", str(self._read_end)],
+            pass_fds=(self._read_end,),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        os.close(read_end)
-        self.wait_until_serving()
+
+    def crash(self) -> None:
+        """kill -9 of the supervisor, and another one in its place."""
+        self._supervisor.kill()
+        self._supervisor.wait(timeout=10)
+        self._boot()
 
     def close(self) -> None:
         """End the supervisor and all it started."""
         os.close(self._lifeline)
+        os.close(self._read_end)
         self._supervisor.wait(timeout=30)
 
     def host_config(self) -> str:
@@ -132,6 +142,11 @@ class EmbeddedSite:
     def set_baseline_environment(self, **values: str) -> None:
         text = "".join(f"{name}={json.dumps(value)}\n" for name, value in values.items())
         self._environment_file.write_text("# Read at each start.\n" + text)
+
+    def signal_engine(self, unit: str, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if pid := self._status(unit)["main_pid"]:
+                os.kill(pid, number)
 
     def stop_baseline(self) -> None:
         self.ask("stop", unit="llm.service")

@@ -83,5 +83,15 @@ class RemoteSite:
         text = "".join(f"{name}={json.dumps(value)}\n" for name, value in {**self.environment, **values}.items())
         self.host.put(f"/etc/rehearsal/{UNIT}.env", "# Read at each start.\n" + text, mode=0o640)
 
+    def signal_engine(self, unit: str, number: int) -> None:
+        pid = self.host.show(unit, "MainPID")["MainPID"]
+        if pid.isdigit() and int(pid):
+            self.host.exec(["kill", f"-{number}", pid], check=False)
+
+    def end_sessions(self) -> None:
+        """End every ssh session and start sshd again."""
+        self.host.systemctl("restart", "ssh.service")
+        self.host.exec(["pkill", "-KILL", "-f", "^sshd: "], check=False)
+
     def stop_baseline(self) -> None:
         self.host.systemctl("stop", UNIT)

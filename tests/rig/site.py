@@ -67,6 +67,10 @@ class Site(Protocol):
         """Change what the baseline's next start gets, as an operator would, in its environment file."""
         ...
 
+    def signal_engine(self, unit: str, number: int) -> None:
+        """Signal the main process of a unit; nothing happens where there is none."""
+        ...
+
     def stop_baseline(self) -> None:
         """Stop the service as an operator would."""
         ...

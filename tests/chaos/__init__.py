@@ -1,0 +1,1 @@
+"""Random mishaps in random order, for as long as one likes: `python -m tests.chaos --help`."""
