@@ -41,6 +41,8 @@ _AWAY_S = 120.0
 _DISCARD_S = 30.0
 _STORE_RETRY_S = 0.5
 _LOOK_S = 10.0
+_LOOK_AGAIN_S = 1.0
+_PAUSES_S = (2.0, 4.0, 8.0, 15.0)
 
 
 class TrialRun:
@@ -230,7 +232,7 @@ class TrialRun:
             elif state in BEFORE_RESTART and time.monotonic() - lost_at > _AWAY_S:
                 # Nothing is at stake yet, so nobody has to wait for the state's whole deadline.
                 return _from_error(state, trouble)
-            if step_now := await self._pause(min(2.0 ** min(tries, 5), 15.0)):
+            if step_now := await self._pause(_PAUSES_S[min(tries, len(_PAUSES_S)) - 1]):
                 return step_now
 
     def _tell_lost(self, why: str) -> None:
@@ -248,7 +250,7 @@ class TrialRun:
                 # The loop looks again at a deadline that was moved while it waited.
                 await asyncio.wait(
                     {work, interrupted},
-                    timeout=min(1.0, max(0.0, self.ctx.deadline.remaining_s)),
+                    timeout=min(_LOOK_AGAIN_S, max(0.0, self.ctx.deadline.remaining_s)),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if self._interrupt is not None:
