@@ -188,10 +188,8 @@ class TrialRun:
             self.interrupt(_cancelled(asked["by"], asked["why"], Trigger(asked["trigger"])))
 
     def _set_deadline(self, state: State) -> None:
-        moves = self.ctx.store.moves(self.id)
-        entered = moves[-1]["at"] if moves else self.ctx.row.created_at
         extra = float(self.ctx.fact(f"extended.{state.value}") or 0.0)
-        spent_s = max(0.0, clock.seconds_between(entered, clock.now()))
+        spent_s = self.ctx.spent_s(state)
         allowed_s = _allowed_s(self.ctx.service.deadlines, state) + extra
         if state in CANDIDATE_OWNS:
             allowed_s = min(allowed_s, spent_s + self.ctx.candidate_left_s())

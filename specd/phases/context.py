@@ -112,12 +112,23 @@ class Context:
         """Store a checkpoint of this trial."""
         self.store.put_fact(self.row.id, key, value)
 
+    def spent_s(self, state: State) -> float:
+        """Return for how many seconds the trial has been in a state; its first question begins the count.
+
+        No step of the wall clock bends it, in this process or in one that takes the trial up.
+        """
+        entry = len(self.store.moves(self.row.id))
+        since = self.fact(f"since.{state.value}")
+        if since is None or since["entry"] != entry:
+            since = {"entry": entry, **clock.mark()}
+            self.put(f"since.{state.value}", since)
+        return clock.elapsed_s(since)
+
     def candidate_left_s(self) -> float:
         """Return for how many seconds more the candidate may have the service, extensions included."""
-        moves = self.store.moves(self.row.id)
-        since = next((move["at"] for move in moves if move["target"] == State.RESTART.value), clock.now())
+        since = self.fact(f"since.{State.RESTART.value}")
         extended = sum(float(self.fact(f"extended.{state.value}") or 0.0) for state in CANDIDATE_OWNS)
-        return self.service.deadlines.candidate_s + extended - clock.seconds_between(since, clock.now())
+        return self.service.deadlines.candidate_s + extended - (clock.elapsed_s(since) if since else 0.0)
 
     # -- looking
 

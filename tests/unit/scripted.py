@@ -81,7 +81,7 @@ class Bench:
         hosts = {"h": HostSettings(name="h")}
         services = {name: ServiceSettings(name=name, host="h", unit=f"{name}.service") for name in SERVICES}
         benches = {"default": BenchSettings(name="default")}
-        self._config = Config(
+        self.config = Config(
             path=Path("config.toml"), daemon=DaemonSettings(), hosts=hosts, services=services, benchmarks=benches
         )
         self.start()
@@ -98,7 +98,7 @@ class Bench:
 
     def start(self) -> None:
         """Start a daemon's part on what is stored."""
-        fleet = cast(Fleet, _ScriptedFleet(self._config))
+        fleet = cast(Fleet, _ScriptedFleet(self.config))
         self.scheduler = Scheduler(fleet, self.store, Bus(self.store))
         self._loop.run_until_complete(self._start())
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from specd import clock
 from specd.errors import HostUnreachable, Refused, SpecdError
 from specd.phases import Step
 from specd.phases.guard import fired_step
@@ -234,3 +236,32 @@ def test_a_candidate_s_end_told_late_does_not_park_its_rollback(bench: Bench) ->
     bench.turn(lambda: act(bench, trial, "died"))
     assert bench.state(trial) is State.ROLLBACK
     assert bench.ignored() == ignored + 1
+
+
+@pytest.mark.parametrize("step", [timedelta(hours=-30), timedelta(hours=30)])
+def test_a_step_of_the_clock_moves_no_deadline_also_over_a_restart(
+    bench: Bench, step: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = brought_to(bench, State.LOADING)
+    monkeypatch.setattr(clock, "now", lambda real=clock.now: clock.after(step.total_seconds(), real()))
+    bench.turn()
+    bench.end()
+    bench.start()
+    bench.turn()
+    assert bench.state(trial) is State.LOADING
+    run = bench.run(trial)
+    assert run is not None
+    assert 0 < run.ctx.deadline.spent_s < 60
+    lead_to_the_end(bench, trial)
+
+
+def test_time_while_the_daemon_was_away_counts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = brought_to(bench, State.LOADING)
+    bench.end()
+    allowed_s = bench.config.services["a"].deadlines.loading_s
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "elapsed_s", lambda since, real=clock.elapsed_s: real(since) + allowed_s)
+        bench.start()
+    bench.turn()
+    assert bench.store.moves(trial)[-1]["trigger"] == "timed-out"
+    lead_to_the_end(bench, trial)
