@@ -29,7 +29,7 @@ __all__ = ["run"]
 log = structlog.get_logger()
 
 _LOOK_S = 2.0
-_EXAMINED_FIRST_S = 1.0
+_EXAMINED_FIRST_BYTES = 16 * 2**20
 _CLOSE_S = 1.5
 
 
@@ -94,25 +94,27 @@ async def _main(config: Config, paths: Paths) -> None:
 def _open_store(path: Path) -> Store:
     """Open the database, or what can be read of one that can't be used: then nothing is started and no host touched."""
     try:
-        return Store(path)
+        store = Store(path)
     except StoreError as error:
         log.error("daemon.degraded", error=str(error))
         return Store(path, damage(path, str(error.__cause__)))
+    # A file of thousands of trials is looked through while it is in use: nothing that runs should wait for it.
+    if path.stat().st_size <= _EXAMINED_FIRST_BYTES:
+        _examine(store.database, threading.Event())
+    return store
 
 
 async def _drive(store: Store, bus: Bus, scheduler: Scheduler, paths: Paths) -> None:
     """Take up what is open and run what is queued, for as long as the database can be trusted."""
     database = store.database
     ending = threading.Event()
-    looking = asyncio.create_task(asyncio.to_thread(_examine, database, ending))
-    # A file of many past trials takes longer than a running load should be left alone.
-    await asyncio.wait({looking}, timeout=_EXAMINED_FIRST_S)
     taken_up: tuple[str, ...] = ()
     if not database.problem:
         taken_up = scheduler.take_up()
         bus.emit(DaemonStarted(version=__version__, pid=os.getpid(), open_trials=taken_up))
     log.info("daemon.ready", socket=str(paths.socket), open_trials=taken_up, problem=database.problem)
     running = asyncio.create_task(scheduler.run())
+    looking = asyncio.create_task(asyncio.to_thread(_examine, database, ending))
     try:
         while not database.problem and not running.done():
             await asyncio.wait({running}, timeout=_LOOK_S)
@@ -129,6 +131,7 @@ async def _drive(store: Store, bus: Bus, scheduler: Scheduler, paths: Paths) -> 
     finally:
         ending.set()
         await end_task(running)
+        await end_task(looking)
 
 
 def _examine(database: Database, ending: threading.Event) -> None:
