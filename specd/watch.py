@@ -25,6 +25,7 @@ __all__ = ["UnitWatch", "WatchSource"]
 log = structlog.get_logger()
 
 _STATUS_S = 0.25
+_BLIND_S = 3.0
 _PROBE_S = 0.08
 # Once the log says that the server comes up, it is asked this often, for so long.
 _EAGER_PROBE_S = 0.02
@@ -67,6 +68,7 @@ class UnitWatch:
         self._announced = asyncio.Event()
         self._seen_running = asyncio.Event()
         self._announced_at = 0.0
+        self._looked_at = self._back_at = time.monotonic()
         self._cursor = ""
         self._told = (0.0, "")
         self._tail: list[str] = []
@@ -80,8 +82,13 @@ class UnitWatch:
 
     @property
     def moved_at(self) -> float:
-        """time.monotonic() of the last sign of progress of any kind."""
-        return self._estimator.estimate(time.monotonic()).moved_at
+        """time.monotonic() of the last sign of progress of any kind; what nobody could see counts as one."""
+        return max(self._back_at, self._estimator.estimate(time.monotonic()).moved_at)
+
+    @property
+    def still_s(self) -> float:
+        """Seconds without progress, as far as it was looked at."""
+        return max(0.0, self._looked_at - self.moved_at)
 
     @property
     def took_s(self) -> Mapping[str, float]:
@@ -181,7 +188,15 @@ class UnitWatch:
                 await self._ended(status)
                 return
             self._seen_running.set()
+            self._looked()
             await asyncio.sleep(_STATUS_S)
+
+    def _looked(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at > _BLIND_S:
+            # The host was away: what has moved meanwhile is not known yet.
+            self._back_at = now
+        self._looked_at = now
 
     async def _ended(self, status: UnitStatus) -> None:
         """The invocation is over: read the rest of its journal, then say why."""

@@ -43,8 +43,8 @@ async def run(ctx: Context) -> Step:
 async def _company(ctx: Context) -> Failure | None:
     """Return what makes the numbers void when the baseline was started beside the candidate; None if it was not."""
     status = await ctx.manager.status(ctx.service.unit)
-    known = (ctx.fact("baseline") or {}).get("invocation")
-    if not status.is_running and status.invocation in {"", known}:
+    known = {"", (ctx.fact("baseline") or {}).get("invocation"), ctx.fact("baseline.stopped")}
+    if not status.is_running and status.invocation in known:
         return None
     sentence = f"{ctx.service.unit} was started by someone else while the candidate served: both shared the machine"
     return Failure(kind="disturbed", sentence=sentence, hint="submit the trial again and leave the service to it")

@@ -1,7 +1,5 @@
 """States loading and cudagraph-compile: follow the candidate's start until it can answer, exits, or stops moving."""
 
-import time
-
 from specd.engines.engine import Failure, Stage
 from specd.phases.context import Context
 from specd.phases.step import Step
@@ -52,7 +50,7 @@ async def _first_of(ctx: Context, watch: UnitWatch, state: State, *, weights: bo
 def stalled(ctx: Context, watch: UnitWatch, state: State) -> Step | None:
     """Return the step that ends a start in which nothing moves: at the no-progress limit, or soon after a fatal
     line."""
-    idle = time.monotonic() - watch.moved_at
+    idle = watch.still_s
     cause = watch.reader.failure()
     if cause is not None and idle > min(_LINGER_S, ctx.deadline.stall_s or _LINGER_S):
         # The engine said why it can't go on, but its process stays.

@@ -33,6 +33,7 @@ async def run(ctx: Context) -> Step:
         await _drain(ctx, baseline)
         within_s = _stop_limit_s(baseline) + 5
         await stop_and_release(ctx, ctx.service.unit, baseline.command.port, within_s=within_s)
+        ctx.put("baseline.stopped", baseline.status.invocation)
         _stage(ctx, "starting the candidate")
         await to_the_end(ctx.manager.start(name))
         status = await _started(ctx, name, before)

@@ -18,7 +18,7 @@ from tests.chaos.proof import prove
 from tests.rig import SCRIPT, Daemon, EmbeddedSite, RemoteSite, Site
 from tests.testhost import TestHost
 
-__all__ = ["Schedule", "draw", "play", "run"]
+__all__ = ["Schedule", "draw", "play", "run", "run_matrix"]
 
 STATES = ("baseline", "write-unit", "verify", "restart", "loading", "cudagraph-compile", "ready", "benchmark")
 KINDS = ("measured", "kept", "dead", "hung", "cancelled")
@@ -229,4 +229,31 @@ async def run(minutes: float, seed: int, kinds: tuple[str, ...]) -> int:
     finally:
         places.close()
     print(f"{tried} schedules tried, {tried - len(failed)} held; seeds that did not: {failed or 'none'}")
+    return len(failed)
+
+
+async def run_matrix(kinds: tuple[str, ...]) -> int:
+    """Play every state with every fault on each site; prints the matrix and returns how many cells did not hold."""
+    from tests.chaos.matrix import CELLS, play_cell
+
+    places = _Places(kinds, Path(tempfile.mkdtemp(prefix="chaos-")))
+    tried, failed = 0, []
+    try:
+        for kind in kinds:
+            for state, fault in CELLS:
+                site = await asyncio.to_thread(places.site, kind)
+                if fault not in faults_of(site):
+                    continue
+                tried += 1
+                try:
+                    shown = await play_cell(site, state, fault)
+                    words = f"{shown['state']}, {shown['outcome']}, {shown.get('class') or '-'}"
+                except (AssertionError, TimeoutError, OSError, RuntimeError) as error:
+                    failed.append((kind, state, fault))
+                    words = f"DID NOT HOLD: {error!r:.600}  files: {site.directory}"
+                    await asyncio.to_thread(places.drop, kind, keep_files=True)
+                print(f"{kind:8} {state:18} {fault:16} {words}", flush=True)
+    finally:
+        places.close()
+    print(f"{tried} cells tried, {tried - len(failed)} held; those that did not: {failed or 'none'}")
     return len(failed)

@@ -136,6 +136,22 @@ class Daemon:
                 await asyncio.sleep(0.05)
         return dict(health)
 
+    async def until_answer(self, trial: str, within_s: float = 30) -> dict[str, Any]:
+        """Return a trial whole as soon as the daemon answers."""
+        async with asyncio.timeout(within_s):
+            while True:
+                try:
+                    return dict(await self.client.trial(trial))
+                except DaemonUnreachable:
+                    await asyncio.sleep(0.05)
+
+    async def until_settled(self, trial: str, within_s: float = 90) -> dict[str, Any]:
+        """Wait, by asking, until the trial has settled or is parked; the daemon may be away meanwhile."""
+        async with asyncio.timeout(within_s):
+            while (shown := await self.until_answer(trial))["state"] not in SETTLED:
+                await asyncio.sleep(0.1)
+        return shown
+
     async def until_state(self, trial: str, state: str, within_s: float = 90) -> dict[str, Any]:
         """Wait, by asking, until the trial is in this state; for when events may be missing."""
         async with asyncio.timeout(within_s):

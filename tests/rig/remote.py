@@ -90,8 +90,10 @@ class RemoteSite:
 
     def end_sessions(self) -> None:
         """End every ssh session and start sshd again."""
+        # The listener's title has a path where a session's has its user.
+        self.host.exec(["pkill", "-KILL", "-f", "^sshd: [a-z]+[@ ]"], check=False)
+        self.host.systemctl("reset-failed", "ssh.service")
         self.host.systemctl("restart", "ssh.service")
-        self.host.exec(["pkill", "-KILL", "-f", "^sshd: "], check=False)
 
     def stop_baseline(self) -> None:
         self.host.systemctl("stop", UNIT)

@@ -1,14 +1,15 @@
 """What systemd says of itself over D-Bus, read through busctl's JSON: true lists, not text joined by spaces."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specd.errors import BadAnswer, UnitError
+from specd.errors import BadAnswer, CommandFailed, HostUnreachable, UnitError
 from specd.hosts.host import Completed, Host
 
-__all__ = ["Bus", "ExecCommand", "Properties", "check_unit_name", "microseconds"]
+__all__ = ["Bus", "ExecCommand", "Properties", "asked", "check_unit_name", "microseconds"]
 
 SERVICE = "org.freedesktop.systemd1"
 ROOT = "/org/freedesktop/systemd1"
@@ -108,6 +109,29 @@ class Properties:
         ]
 
 
+# What systemctl and busctl say while systemd executes itself anew: what was asked for may have happened or not.
+_AWAY = re.compile(
+    r"Connection reset by peer|disconnected from message bus|Remote peer disconnected|did not receive a reply"
+    r"|Transport endpoint is not connected|Could not activate remote peer|Connection timed out|Connection terminated"
+)
+
+
+async def asked(host: Host, run: Awaitable[Completed]) -> Completed:
+    """Await a command that speaks to systemd; raises HostUnreachable when systemd was away, as when it executes itself
+    anew."""
+    try:
+        done = await run
+    except CommandFailed as error:
+        if not _AWAY.search(error.stderr):
+            raise
+        said = error.stderr
+    else:
+        if done.status == 0 or not _AWAY.search(done.error_text):
+            return done
+        said = done.error_text
+    raise HostUnreachable(f"systemd of {host.name} does not answer just now: {said.strip()[:200]}", host=host.name)
+
+
 class Bus:
     """The systemd of one scope on one host, asked over D-Bus."""
 
@@ -118,7 +142,8 @@ class Bus:
     async def unit(self, name: str, *, env: Mapping[str, str] | None) -> Properties:
         """Read all properties of a unit, loading it if need be."""
         arguments = [object_path(name), "org.freedesktop.DBus.Properties", "GetAll", "s", ""]
-        done = await self._host.run(["busctl", *self._flags, "--json=short", "call", SERVICE, *arguments], env=env)
+        call = ["busctl", *self._flags, "--json=short", "call", SERVICE, *arguments]
+        done = await asked(self._host, self._host.run(call, env=env))
         answer = _json_line(done, done.text)
         try:
             values = {key: item["data"] for key, item in answer["data"][0].items()}
@@ -129,9 +154,8 @@ class Bus:
     async def manager(self, *names: str, env: Mapping[str, str] | None) -> Properties:
         """Read properties of the manager itself."""
         arguments = [ROOT, f"{SERVICE}.Manager", *names]
-        done = await self._host.run(
-            ["busctl", *self._flags, "--json=short", "get-property", SERVICE, *arguments], env=env
-        )
+        call = ["busctl", *self._flags, "--json=short", "get-property", SERVICE, *arguments]
+        done = await asked(self._host, self._host.run(call, env=env))
         lines = [line for line in done.text.split("\n") if line]
         if len(lines) != len(names):
             raise BadAnswer(f"busctl gave {len(lines)} properties of {len(names)}", host=self._host.name)

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from specd.errors import BadAnswer, FileProblem
 from specd.hosts.host import Completed, Host
 from specd.services.effect import effect
-from specd.services.systemd.bus import Bus, Properties
+from specd.services.systemd.bus import Bus, Properties, asked
 
 __all__ = ["Scope"]
 
@@ -68,13 +68,14 @@ class Scope:
     ) -> Completed:
         """Run systemctl; privileged unless told otherwise, in the system scope."""
         with effect(arguments[0], _target(arguments)) if arguments[0] in _CHANGING else nullcontext():
-            return await self.host.run(
+            run = self.host.run(
                 ["systemctl", *self.flags, *arguments],
                 privileged=self.privileged if privileged is None else privileged and self.privileged,
                 check=check,
                 timeout_s=timeout_s,
                 env=await self.environment(),
             )
+            return await asked(self.host, run)
 
     async def write(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
         """Write a file atomically; raises FileProblem."""
