@@ -112,7 +112,17 @@ async def test_what_the_engine_would_refuse_is_refused_before_the_restart(
     "state",
     ["baseline", "write-unit", "verify", "restart", "loading", "cudagraph-compile", "ready", "benchmark"],
 )
-async def test_a_cancel_in_each_state_leaves_the_baseline_serving(site: Site, state: str) -> None:
+async def test_a_cancel_in_each_state_leaves_the_baseline_serving(embedded_site: Site, state: str) -> None:
+    await _cancelled_in(embedded_site, state)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("state", ["verify", "restart", "benchmark"])
+async def test_a_cancel_leaves_the_baseline_serving_on_a_host(remote_site: Site, state: str) -> None:
+    await _cancelled_in(remote_site, state)
+
+
+async def _cancelled_in(site: Site, state: str) -> None:
     before = site.fingerprint()
     async with Daemon(site) as daemon:
         trial = await daemon.submit()

@@ -42,6 +42,7 @@ class EmbeddedSite:
             "environment": {"SPECD_REHEARSAL": json.dumps(SCRIPT), "HF_TOKEN": "hf_not-to-be-shown"},
             "environment_files": [str(self._environment_file)],
             "stop_timeout_s": 5,
+            "restart": "on-failure",
             "enabled": True,
         }
         (self.units / "units" / "llm.service.json").write_text(json.dumps(unit))
