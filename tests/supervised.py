@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from specd.errors import HostUnreachable
 from specd.services.embedded import EmbeddedManager
 from specd.services.service import JournalRecord, UnitStatus
 
@@ -114,6 +115,24 @@ class Rig:
             process.terminate()
         _, said = process.communicate(timeout=PATIENCE_S)
         return said.decode()
+
+    async def back(self) -> None:
+        """Wait until a supervisor answers that somebody else has started."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await self.manager.own_units()
+                    return
+                except HostUnreachable:
+                    await asyncio.sleep(0.05)
+
+    async def end_any(self) -> None:
+        """End a supervisor that is not our child, and wait until it is gone."""
+        pid = int((self.directory / "supervisor.pid").read_text())
+        os.kill(pid, signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE_S):
+            while is_alive(pid):
+                await asyncio.sleep(0.05)
 
     def crash(self) -> None:
         """Kill the supervisor with SIGKILL."""

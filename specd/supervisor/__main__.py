@@ -119,7 +119,7 @@ def detach(directory: Path) -> int:
 
 async def run(directory: Path, lifeline: int | None, said: int | None) -> None:
     """Supervise until told to end: by SIGTERM or SIGINT (orderly), a second one or a cut lifeline (quickly)."""
-    supervisor = Supervisor(directory)
+    supervisor = Supervisor(directory, lifeline)
     server = Server(supervisor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -41,11 +41,15 @@ def boot_time() -> float:
 
 
 class Guards:
-    """All guards. `find` gives the service of a unit's name or None; `persist` stores them, and says whether it did."""
+    """All guards. `find` gives the service of a unit's name or None; `persist` stores them, and says whether it did;
+    `post_sentinel` starts the process that outlives ours."""
 
-    def __init__(self, find: Callable[[str], Service | None], persist: Callable[[], bool]) -> None:
+    def __init__(
+        self, find: Callable[[str], Service | None], persist: Callable[[], bool], post_sentinel: Callable[[], None]
+    ) -> None:
         self._find = find
         self._persist = persist
+        self._post_sentinel = post_sentinel
         self._guards: dict[str, Guard] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._acting: dict[str, asyncio.Task[None]] = {}
@@ -59,6 +63,8 @@ class Guards:
         if not self._persist() and known is None:
             del self._guards[trial]
             return False
+        if known is None:
+            self._post_sentinel()
         self._watch(trial)
         return True
 
@@ -95,6 +101,7 @@ class Guards:
             self._guards[guard.trial] = guard
             if not guard.done:
                 self._watch(guard.trial)
+                self._post_sentinel()
 
     async def close(self) -> None:
         """End timers and tasks; guards stay stored."""

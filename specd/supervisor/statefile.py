@@ -42,8 +42,8 @@ def _boot() -> str:
     return BOOT_ID.read_text().strip()
 
 
-def write_state(path: Path, running: Iterable[Running], guards: list[dict[str, Any]]) -> None:
-    """Store durably: the file is whole at every moment; raises OSError."""
+def write_state(path: Path, running: Iterable[Running], guards: list[dict[str, Any]], *, ended: bool = False) -> None:
+    """Store durably: the file is whole at every moment; `ended` says that the end is orderly. Raises OSError."""
     content = {
         "version": 1,
         "boot": _boot(),
@@ -52,6 +52,7 @@ def write_state(path: Path, running: Iterable[Running], guards: list[dict[str, A
             for one in running
         ],
         "guards": guards,
+        "ended": ended,
     }
     temporary = path.with_name(path.name + ".new")
     try:

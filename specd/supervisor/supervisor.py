@@ -14,6 +14,7 @@ from specd.supervisor.guard import Guards
 from specd.supervisor.journal import Journal
 from specd.supervisor.keeper import become_subreaper
 from specd.supervisor.proc import process_table, read_stat
+from specd.supervisor.sentinel import post
 from specd.supervisor.service import Service
 from specd.supervisor.statefile import Running, end_stale, read_state, write_state
 from specd.supervisor.unit import SUFFIX, BadUnit, normal_name, parse_unit, stem
@@ -38,8 +39,9 @@ def log(text: str) -> None:
 class Supervisor:
     """All units of a directory. Construct it inside the running loop, then `boot`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, lifeline: int | None = None) -> None:
         self.directory = directory
+        self._lifeline = lifeline
         self.units_directory = directory / "units"
         self.life = uuid.uuid4().hex
         self.ended = asyncio.Event()
@@ -47,7 +49,7 @@ class Supervisor:
         self.broken: dict[str, str] = {}
         self._gone: set[str] = set()
         self._journals: dict[str, Journal] = {}
-        self.guards = Guards(self.services.get, self.persist)
+        self.guards = Guards(self.services.get, self.persist, self._post_sentinel)
         self._shutdown: asyncio.Task[None] | None = None
 
     def boot(self) -> None:
@@ -146,11 +148,18 @@ class Supervisor:
     def persist(self) -> bool:
         """Store running invocations and guards; False, and a line in the log, when that can't be done."""
         try:
-            write_state(self.directory / "state.json", self._running(), self.guards.as_json())
+            state = self.directory / "state.json"
+            write_state(state, self._running(), self.guards.as_json(), ended=self.is_ending)
         except OSError as error:
             log(f"state.json can't be written: {error}")
             return False
         return True
+
+    def _post_sentinel(self) -> None:
+        try:
+            post(self.directory, self._lifeline)
+        except OSError as error:
+            log(f"no sentinel could be started: {error}; guards act only while this supervisor runs")
 
     def request_end(self, *, quick: bool) -> None:
         """Stop all units and end; `quick` gives each only QUICK_STOP_S before SIGKILL. A later call may only hasten."""
@@ -159,6 +168,7 @@ class Supervisor:
                 service.stop_within(QUICK_STOP_S)
         if self._shutdown is None:
             self._shutdown = asyncio.create_task(self._end())
+            self.persist()
 
     @property
     def is_ending(self) -> bool:

@@ -1,6 +1,7 @@
 """A machine without systemd: the supervisor with the rehearsal engine as its enabled unit."""
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -71,6 +72,9 @@ class EmbeddedSite:
         os.close(self._lifeline)
         os.close(self._read_end)
         self._supervisor.wait(timeout=30)
+        # One that was started in its place is tied to the same pipe.
+        with (self.units / "supervisor.pid").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
 
     def host_config(self) -> str:
         return f'[hosts.site]\nmanager = "embedded"\ndirectory = {json.dumps(str(self.units))}'
