@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import structlog
@@ -20,7 +21,7 @@ from specd.log import configure
 from specd.notify import DirectoryLock, tell_manager, watchdog_period_s
 from specd.scheduler import Scheduler
 from specd.settings import Config
-from specd.store import Database, Store, damage
+from specd.store import Database, Store, damage, is_locked
 from specd.uncut import end_task
 from states.events import DaemonStarted, DaemonStopped
 
@@ -31,6 +32,7 @@ log = structlog.get_logger()
 _LOOK_S = 2.0
 _EXAMINED_FIRST_BYTES = 16 * 2**20
 _CLOSE_S = 1.5
+_LOCKED_S = 60.0
 
 
 def run(config: Config, paths: Paths) -> int:
@@ -93,11 +95,19 @@ async def _main(config: Config, paths: Paths) -> None:
 
 def _open_store(path: Path) -> Store:
     """Open the database, or what can be read of one that can't be used: then nothing is started and no host touched."""
-    try:
-        store = Store(path)
-    except StoreError as error:
-        log.error("daemon.degraded", error=str(error))
-        return Store(path, damage(path, str(error.__cause__)))
+    until = time.monotonic() + _LOCKED_S
+    while True:
+        try:
+            store = Store(path)
+            break
+        except StoreError as error:
+            if is_locked(error) and time.monotonic() < until:
+                log.warning("daemon.database-locked", error=str(error))
+                continue
+            if is_locked(error):
+                raise
+            log.error("daemon.degraded", error=str(error))
+            return Store(path, damage(path, str(error.__cause__)))
     # A file of thousands of trials is looked through while it is in use: nothing that runs should wait for it.
     if path.stat().st_size <= _EXAMINED_FIRST_BYTES:
         _examine(store.database, threading.Event())

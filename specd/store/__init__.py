@@ -1,7 +1,7 @@
 """The daemon's database: one SQLite file in WAL mode, one writer, every commit synced."""
 
-from specd.store.database import Database, damage
+from specd.store.database import Database, damage, is_locked
 from specd.store.rows import LogLine, MeasuredLevel, TrialRow
 from specd.store.store import Store
 
-__all__ = ["Database", "LogLine", "MeasuredLevel", "Store", "TrialRow", "damage"]
+__all__ = ["Database", "LogLine", "MeasuredLevel", "Store", "TrialRow", "damage", "is_locked"]

@@ -16,7 +16,7 @@ from specd.errors import StoreError
 from specd.failpoint import around
 from specd.store.schema import MIGRATIONS, migrate
 
-__all__ = ["Database", "damage"]
+__all__ = ["Database", "damage", "is_locked"]
 
 log = structlog.get_logger()
 
@@ -149,6 +149,12 @@ class Database:
         finally:
             own.close()
         return "" if found == "ok" else str(found)
+
+
+def is_locked(error: StoreError) -> bool:
+    """True when somebody else has the file; that passes."""
+    code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF
+    return code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def damage(path: Path, why: str) -> str:

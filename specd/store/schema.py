@@ -90,7 +90,8 @@ def _back_up(connection: sqlite3.Connection, path: Path, version: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.replace(fresh, target)
+    with around("commit backup"):
+        os.replace(fresh, target)
     for old in sorted(path.parent.glob(f"{path.name}.before-*"), key=lambda each: each.stat().st_mtime)[
         :-_BACKUPS_KEPT
     ]:

@@ -43,10 +43,13 @@ class Store:
 
     def __init__(self, path: Path, problem: str = "") -> None:
         self.database = self._db = Database(path, problem)
-        if not problem:
+        known = "SELECT value FROM meta WHERE key = 'installation'"
+        found = self._db.one(known)
+        # A later start writes nothing, so that it needs to wait for nobody.
+        if found is None and not problem:
             with self._db.write("meta") as db:
                 db.execute("INSERT OR IGNORE INTO meta VALUES ('installation', ?)", (uuid.uuid4().hex,))
-        found = self._db.one("SELECT value FROM meta WHERE key = 'installation'")
+            found = self._db.one(known)
         self.installation = str(found[0]) if found else "unknown"
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """A database that can't be used, is locked or has no room: hosts are safe, and words say what to do."""
 
+import asyncio
 import os
 import sqlite3
 import subprocess
@@ -83,6 +84,27 @@ async def test_a_database_locked_for_seconds_in_each_state_only_delays(embedded_
     assert shown["outcome"] in {"worse", "inconclusive", "invalid"}, shown["reason"]
     assert len(site.starts(f"specd-{trial}.service")) == 1
     assert site.answers()
+    assert site.traces() == []
+
+
+@pytest.mark.parametrize("mode", ["IMMEDIATE", "EXCLUSIVE"])
+async def test_a_start_waits_for_a_lock_and_takes_the_trial_up(embedded_site: EmbeddedSite, mode: str) -> None:
+    site = embedded_site
+    async with Daemon(site) as daemon:
+        trial = await daemon.submit()
+        await daemon.reached(trial, "loading")
+        daemon.kill()
+        other = sqlite3.connect(site.directory / "state" / "specd.db", isolation_level=None)
+        other.execute(f"BEGIN {mode}")
+        daemon.spawn()
+        await asyncio.sleep(7)
+        other.execute("ROLLBACK")
+        other.close()
+        shown = await daemon.until_settled(trial)
+        assert (await daemon.client.health())["state"] == "ok"
+    assert shown["state"] == "restored"
+    assert shown["outcome"] in {"worse", "inconclusive", "invalid"}
+    assert len(site.starts(f"specd-{trial}.service")) == 1
     assert site.traces() == []
 
 
