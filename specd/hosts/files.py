@@ -75,7 +75,7 @@ _TIMEOUT_S = 60.0
 _SHELL = ("/bin/sh", "-c")
 _READ_SCRIPT = 'exec head -c "$2" <"$1"'
 _WRITE_SCRIPT = (
-    "trap 'rm -f \"$1\"' EXIT; trap 'exit 1' HUP INT TERM; umask 077; set -C; cat >\"$1\" || exit; set +C; "
+    "trap 'rm -f \"$1\"' EXIT; trap 'exit 1' HUP INT TERM PIPE; umask 077; set -C; cat >\"$1\" || exit; set +C; "
     'if [ -e "$2" ]; then chown --reference="$2" "$1" 2>/dev/null; fi; chmod "$3" "$1" || exit; '
     'sum=$(sha256sum <"$1") || exit; if [ "${sum%% *}" != "$4" ]; then echo "content arrived damaged" >&2; exit 1; fi; '
     'sync "$1" && mv -fT "$1" "$2" && sync "${2%/*}/" || exit; '

@@ -9,6 +9,7 @@ from typing import Any
 from specd.errors import DaemonUnreachable
 from tests.rig.daemon import SETTLED, Daemon, trial_toml
 from tests.rig.forks import Forks
+from tests.rig.known_points import BY_PATH
 from tests.rig.site import Site
 
 __all__ = ["KilledDaemon", "Shown"]
@@ -41,6 +42,12 @@ class KilledDaemon:
     def passed(self) -> list[str]:
         """The points passed, in the order of their first passing."""
         return self._file.read_text().splitlines() if self._file.exists() else []
+
+    def has_passed(self, path: str) -> None:
+        """Prove that every point which this path must pass was passed, on both sides of it."""
+        passed = set(self.passed)
+        missing = {f"{name} {side}" for name in BY_PATH[path] for side in ("before", "after")} - passed
+        assert not missing, f"never passed: {sorted(missing)}"
 
     async def submit(self, flags: dict[str, Any], **spec: Any) -> str:
         """Queue a trial, asking again with the same key for as long as no answer comes."""
@@ -81,7 +88,7 @@ class KilledDaemon:
                 self._remember(shown)
                 if shown["state"] in states:
                     return shown
-                assert shown["state"] not in SETTLED, (shown["state"], shown["reason"], self.daemon.log_tail())
+                assert shown["state"] not in SETTLED, (shown["history"][-3:], self.daemon.log_tail()[-1500:])
                 await asyncio.sleep(_LOOK_S)
 
     def _remember(self, shown: Shown) -> None:
