@@ -16,7 +16,7 @@ from specd.phases.stand_in import stand_in
 from specd.services.service import Claim
 from specd.store import Store, TrialRow
 from specd.trial import TrialRun
-from states.events import NoteAdded, TaskRestarted, TrialSubmitted
+from states.events import NoteAdded, TaskRestarted, TrialMoved, TrialSubmitted
 from states.table import PARKED, TERMINAL, Outcome, State, Trigger
 
 __all__ = ["Scheduler"]
@@ -86,17 +86,36 @@ class Scheduler:
         """End a trial; raises Refused where there is nothing to cancel."""
         run = self._runs.get(row.id)
         if run is None and row.state is State.QUEUED:
-            TrialRun(self.context(row), row.state).move(
-                Step(Trigger.CANCEL, f"cancel asked by {by}", Outcome.CANCELLED)
-            )
-            self._look.set()
+            self._withdraw(row, f"cancel asked by {by}" + (f": {why}" if why else ""))
             return
+        if run is None and row.service not in self.fleet.config.services and row.state not in TERMINAL:
+            raise Refused(
+                f"trial {row.id} is in {row.state.value}, but {self.fleet.config.path} no longer has {row.service}",
+                next_step=f"put the service back as it was and restart the daemon: it takes the trial up on {row.host}",
+            )
         if run is None or not run.cancel(by, why):
             state = run.machine.state if run else row.state
             raise Refused(
                 f"trial {row.id} is in {state.value}; there is nothing to cancel",
                 next_step="`specd rollback SERVICE` retries a failed rollback or takes a kept candidate back",
             )
+
+    def _withdraw(self, row: TrialRow, cause: str) -> None:
+        """End a trial that nothing was done for yet; its service need not be in the config any more."""
+        event = TrialMoved(
+            trial=row.id,
+            service=row.service,
+            source=State.QUEUED.value,
+            trigger=Trigger.CANCEL.value,
+            target=State.WITHDRAWN.value,
+            cause=cause,
+            outcome=Outcome.CANCELLED.value,
+        )
+        moved = self._store.move(
+            row.id, State.QUEUED, Trigger.CANCEL, State.WITHDRAWN, event=event, cause=cause, outcome=Outcome.CANCELLED
+        )
+        self._bus.publish(moved)
+        self._look.set()
 
     def rollback(self, service: str, by: str) -> str:
         """Bring a service's baseline back: from a running trial, a kept candidate, or a failed rollback. Returns the

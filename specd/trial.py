@@ -180,9 +180,6 @@ class TrialRun:
 
     def _resume(self) -> None:
         state = self.machine.state
-        self.ctx.bus.emit(
-            TrialResumed(trial=self.id, service=self.ctx.service.name, state=state.value, found="looking at the host")
-        )
         asked = self.ctx.fact("cancel")
         if asked and destination(state, Trigger(asked["trigger"])) is not None:
             self.interrupt(_cancelled(asked["by"], asked["why"], Trigger(asked["trigger"])))
@@ -263,12 +260,27 @@ class TrialRun:
             await end_task(work)
 
     async def _accompanied(self, state: State) -> Step:
-        # While nobody looked, the guard may have brought the baseline back, which answers where the candidate would.
-        if self._was_away and state in CANDIDATE_OWNS and await has_fired(self.ctx):
-            return fired_step()
-        self._was_away = False
+        if self._was_away:
+            # While nobody looked, the guard may have started the baseline, which answers where the candidate would.
+            fired = state in CANDIDATE_OWNS and await has_fired(self.ctx)
+            found = "the guard has fired" if fired else await self._found(state)
+            service = self.ctx.service.name
+            self.ctx.bus.emit(TrialResumed(trial=self.id, service=service, state=state.value, found=found))
+            self._was_away = False
+            if fired:
+                return fired_step()
         await self._companions.enter(state)
         return await PHASES[state](self.ctx)
+
+    async def _found(self, state: State) -> str:
+        """Say what is true on the host of a trial that is taken up again."""
+        if state in BEFORE_RESTART:
+            return "the baseline has not been touched"
+        status = await self.ctx.manager.status(self.ctx.candidate_name)
+        if not status.exists:
+            return f"there is no {status.name}"
+        invocation = f", invocation {status.invocation}" if status.invocation else ""
+        return f"{status.name} is {status.active} ({status.sub}){invocation}"
 
     async def _pause(self, seconds: float) -> Step | None:
         """Wait before another try; returns the step of an interruption or of the deadline meanwhile."""

@@ -85,6 +85,8 @@ class Feed:
         position = health.get("seq")
         seq = position if isinstance(position, int) else 0
         self._tell(DaemonFound(str(health.get("version") or ""), self._now(), seq))
+        if problem := health.get("problem"):
+            self._complain(str(problem))
         if self._seq is None or not seq - _PAST <= self._seq <= seq:
             self._seq = seq
         await self._load_lists()

@@ -115,3 +115,29 @@ async def test_the_log_comes_in_pages_from_either_end(embedded_site: EmbeddedSit
         artefacts = (await daemon.client.get(f"/v1/trials/{trial}/artefacts"))["artefacts"]
     assert set(artefacts) == {"baseline.unit", "candidate.unit", "unit.diff"}
     assert "speculative-config" in artefacts["unit.diff"]
+
+
+async def test_a_trial_whose_service_has_left_the_config(embedded_site: EmbeddedSite) -> None:
+    async with Daemon(embedded_site) as daemon:
+        trial = await daemon.submit()
+        waiting = await daemon.submit(name="waiting")
+        await daemon.reached(trial, "loading")
+        daemon.kill()
+        config = daemon.config.read_text()
+        daemon.config.write_text(config.replace("services.llm", "services.other"))
+        await daemon.start()
+        assert (await daemon.client.trial(trial))["state"] == "loading"
+        error = await refusal(daemon, f"/v1/trials/{trial}/cancel", {"by": "a test"})
+        assert error.status == 409
+        assert "put the service back" in str(error)
+        await daemon.client.post(f"/v1/trials/{waiting}/cancel", {"by": "a test"})
+        assert (await daemon.client.trial(waiting))["state"] == "withdrawn"
+        daemon.kill()
+        daemon.config.write_text(config)
+        await daemon.start()
+        shown = await daemon.settled(trial)
+        events = await daemon.client.past_events(0, trial, limit=10_000)
+    assert shown["state"] == "restored"
+    told = [event["found"] for event in events if event["type"] == "TrialResumed"]
+    assert any(f"specd-{trial}.service is active" in words for words in told), told
+    assert embedded_site.traces() == []
