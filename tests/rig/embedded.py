@@ -85,7 +85,7 @@ class EmbeddedSite:
             line.settimeout(10)
             here = os.open(self.units, os.O_RDONLY)
             try:
-                line.connect(f"/proc/self/fd/{here}/supervisor.sock")
+                _connect(line, f"/proc/self/fd/{here}/supervisor.sock")
             finally:
                 os.close(here)
             line.sendall(json.dumps({"id": 1, "do": do, **fields}).encode() + b"\n")
@@ -155,3 +155,16 @@ class EmbeddedSite:
 
     def stop_baseline(self) -> None:
         self.ask("stop", unit="llm.service")
+
+
+def _connect(line: socket.socket, address: str) -> None:
+    """Connect to the supervisor; one that was killed a moment ago has a successor soon."""
+    until = time.monotonic() + 10
+    while True:
+        try:
+            line.connect(address)
+            return
+        except (ConnectionRefusedError, FileNotFoundError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
