@@ -125,7 +125,7 @@ class Scheduler:
         if row is None:
             raise Refused(f"no trial holds {service}", serving=f"the baseline of {service}", next_step="nothing to do")
         run = self._runs.get(row.id)
-        if run is None:
+        if run is None or row.state in TERMINAL | PARKED:
             run = self._begin(row, moving=Step(Trigger.ROLLBACK, f"rollback asked by {by}"))
         elif run.machine.state is State.ROLLBACK:
             log.info("rollback.already", trial=row.id)
@@ -193,15 +193,16 @@ class Scheduler:
             run.move(Step(Trigger.START, "the service is free"))
         if moving is not None:
             run.move(moving)
+        before = self._tasks.get(row.id)
         self._runs[row.id] = run
-        task = asyncio.create_task(run.run(resumed=resumed), name=f"trial {row.id}")
+        task = asyncio.create_task(_after(before, run, resumed=resumed), name=f"trial {row.id}")
         self._tasks[row.id] = task
-        task.add_done_callback(lambda _: self._ended(row.id))
+        task.add_done_callback(lambda done: self._ended(row.id, done))
         return run
 
-    def _ended(self, trial: str) -> None:
-        self._runs.pop(trial, None)
-        task = self._tasks.pop(trial)
+    def _ended(self, trial: str, task: asyncio.Task[State]) -> None:
+        if self._tasks.get(trial) is task:
+            del self._runs[trial], self._tasks[trial]
         if not task.cancelled() and (error := task.exception()) is not None and not self._stopping:
             # The database said no, or a fault of ours: the host goes on as it is, and the guard on it keeps its lease.
             log.error("trial.task-died", trial=trial, exc_info=error)
@@ -239,3 +240,10 @@ class Scheduler:
         """Say what of a trial goes on without us: its state, unit and host."""
         row = self._store.trial(trial)
         return f"{trial} in {row.state.value}: specd-{trial}.service on {row.host}"
+
+
+async def _after(before: asyncio.Task[State] | None, run: TrialRun, *, resumed: bool) -> State:
+    """Run a trial once an earlier task of it has put its things away: there are never two at work."""
+    if before is not None:
+        await asyncio.wait({before})
+    return await run.run(resumed=resumed)

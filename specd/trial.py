@@ -110,7 +110,9 @@ class TrialRun:
         the rollback that it has led to.
         """
         state = self.machine.state
-        if self._interrupt is not None or state not in only_in or destination(state, step.trigger) is None:
+        # One that has settled works no more: whoever means to move it on starts another task.
+        settled = state in TERMINAL | PARKED
+        if self._interrupt is not None or settled or state not in only_in or destination(state, step.trigger) is None:
             why = "another trigger came first" if self._interrupt is not None else f"no such move from {state.value}"
             self.ctx.bus.emit(
                 TriggerIgnored(
@@ -128,7 +130,7 @@ class TrialRun:
 
     def cancel(self, by: str, why: str, trigger: Trigger = Trigger.CANCEL) -> bool:
         """Ask for the trial's end; durable before it is acted on."""
-        if destination(self.machine.state, trigger) is not None:
+        if self.machine.state not in TERMINAL | PARKED and destination(self.machine.state, trigger) is not None:
             self.ctx.put("cancel", {"by": by, "why": why, "trigger": trigger.value})
         self.ctx.bus.emit(CancelRequested(trial=self.id, service=self.ctx.service.name, by=by, why=why))
         return self.interrupt(_cancelled(by, why, trigger))

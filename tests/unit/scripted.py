@@ -37,6 +37,9 @@ class _Manager:
 
     async def release_claim(self, unit: str, installation: str) -> None: ...
 
+    async def status(self, unit: str) -> Any:
+        return SimpleNamespace(exists=False, name=unit)
+
     async def disarm_guard(self, trial: str) -> None: ...
 
     async def uninstall(self, unit: str) -> None: ...
@@ -55,7 +58,10 @@ class _Companions:
 
     async def enter(self, state: State) -> None: ...
 
-    async def leave(self) -> None: ...
+    async def leave(self) -> None:
+        await _Companions.may_leave.wait()
+
+    may_leave: asyncio.Event
 
 
 class Bench:
@@ -64,6 +70,9 @@ class Bench:
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="specd-races-")
         self._loop = asyncio.new_event_loop()
+        # Cleared, it holds up a task that has nothing left to do but to put its things away.
+        self.may_leave = _Companions.may_leave = asyncio.Event()
+        self.may_leave.set()
         self._patches = [
             patch.object(trial_module, "Companions", _Companions),
             patch.object(trial_module, "_PAUSES_S", (0.0,)),

@@ -265,3 +265,17 @@ def test_time_while_the_daemon_was_away_counts(bench: Bench, monkeypatch: pytest
     bench.turn()
     assert bench.store.moves(trial)[-1]["trigger"] == "timed-out"
     lead_to_the_end(bench, trial)
+
+
+def test_a_kept_trial_whose_task_has_not_ended_yet_is_taken_back(bench: Bench) -> None:
+    trial = brought_to(bench, State.BENCHMARK)
+    bench.may_leave.clear()
+    bench.turn(lambda: bench.working[trial].set_result(Step(Trigger.KEEP, "better", Outcome.BETTER)))
+    assert bench.state(trial) is State.KEPT
+    bench.turn(lambda: bench.scheduler.rollback("a", "a test"))
+    assert bench.state(trial) is State.ROLLBACK, "the command was taken and forgotten"
+    assert not bench.working, "two tasks of one trial are at work"
+    bench.turn(bench.may_leave.set)
+    assert list(bench.working) == [trial]
+    lead_to_the_end(bench, trial)
+    assert bench.state(trial) is State.RESTORED
