@@ -77,7 +77,8 @@ async def test_measured_and_taken_back(site: Site) -> None:
     walk.has_passed("measured")
 
 
-async def test_kept_and_taken_back(site: Site) -> None:
+async def test_kept_and_taken_back(embedded_site: Site) -> None:
+    site = embedded_site
     async with walked(site, KEEP) as walk:
         trial = await walk.submit({"max-num-seqs": 64}, benchmark="small", env=FAST)
         await walk.until(trial, "benchmark")
@@ -95,7 +96,8 @@ async def test_kept_and_taken_back(site: Site) -> None:
     assert len(site.starts()) == 2
 
 
-async def test_dead_in_its_load(site: Site) -> None:
+async def test_dead_in_its_load(embedded_site: Site) -> None:
+    site = embedded_site
     async with walked(site) as walk:
         trial = await walk.submit({}, benchmark="small", env={FAULT: "die:weights:1"})
         await walk.until(trial, "restart", "loading", "rollback")
@@ -137,7 +139,8 @@ async def test_cancelled_in_its_load(site: Site) -> None:
     walk.has_passed("cancelled")
 
 
-async def test_parked_and_taken_up_by_a_person(site: Site) -> None:
+async def test_parked_and_taken_up_by_a_person(embedded_site: Site) -> None:
+    site = embedded_site
     async with walked(site) as walk:
         trial = await walk.submit({}, benchmark="small", env={FAULT: "die:weights:1"})
         await walk.until(trial, "restart", "loading")

@@ -10,6 +10,8 @@ import pytest
 from tests.chaos.matrix import ENDING, STATES, SURVIVED, play_cell, play_chain
 from tests.rig import EmbeddedSite, RemoteSite
 
+# The others of this kind are the daemon's own, and have tests of theirs.
+IN_EVERY_STATE = [fault for fault in SURVIVED if fault not in {"database-locked", "daemon-frozen"}]
 SEED = int(os.environ.get("SEED", "1"))
 
 
@@ -24,7 +26,7 @@ def drawn(faults: Sequence[str], at_least: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.host
-@pytest.mark.parametrize("fault", SURVIVED)
+@pytest.mark.parametrize("fault", IN_EVERY_STATE)
 async def test_a_fault_in_every_state_that_costs_a_trial_nothing(remote_site: RemoteSite, fault: str) -> None:
     shown = await play_chain(remote_site, fault)
     print(f"{fault} in {len(STATES)} states: tried 1, held 1, {shown['outcome']}")
@@ -32,13 +34,15 @@ async def test_a_fault_in_every_state_that_costs_a_trial_nothing(remote_site: Re
 
 
 @pytest.mark.host
-@pytest.mark.parametrize(("state", "fault"), drawn(tuple(ENDING), 12))
+@pytest.mark.parametrize(("state", "fault"), drawn(tuple(ENDING), 9))
 async def test_a_fault_that_a_trial_may_not_survive(remote_site: RemoteSite, state: str, fault: str) -> None:
     shown = await play_cell(remote_site, state, fault)
     print(f"seed {SEED}: {fault} in {state}: {shown['state']}, {shown['outcome']}, {shown.get('class')}")
 
 
-@pytest.mark.parametrize(("state", "fault"), drawn(("engine-killed", "engine-frozen", "power-cut", "daemon-killed"), 9))
+@pytest.mark.parametrize(
+    ("state", "fault"), drawn(("engine-killed", "engine-frozen", "power-cut", "daemon-killed"), 9)[:6]
+)
 async def test_the_same_under_the_embedded_supervisor(embedded_site: EmbeddedSite, state: str, fault: str) -> None:
     shown = await play_cell(embedded_site, state, fault)
     print(f"seed {SEED}: {fault} in {state}: {shown['state']}, {shown['outcome']}, {shown.get('class')}")

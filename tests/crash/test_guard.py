@@ -28,7 +28,17 @@ async def baseline_is_back(site: Site, not_this: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["restart", "loading", "cudagraph-compile", "ready", "benchmark"])
-async def test_it_fires_when_specd_is_gone_in_any_state(site: Site, state: str) -> None:
+async def test_it_fires_when_specd_is_gone_in_any_state(embedded_site: Site, state: str) -> None:
+    await _fires(embedded_site, state)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("state", ["restart", "ready"])
+async def test_it_fires_on_a_host_of_its_own(remote_site: Site, state: str) -> None:
+    await _fires(remote_site, state)
+
+
+async def _fires(site: Site, state: str) -> None:
     before, invocation = site.fingerprint(), site.invocation()
     daemon = Daemon(site)
     with_words(daemon, SHORT)

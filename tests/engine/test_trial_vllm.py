@@ -132,14 +132,13 @@ async def until_engine_runs(site: VllmSite, unit: str) -> None:
 @pytest.mark.parametrize(
     ("speculative", "named", "meant"),
     [
-        ({"method": "ngram", "num_speculative_tokens": 5, "promt_lookup_max": 4}, "promt_lookup_max", "prompt_lookup"),
         (
             {"method": "draft_model", "model": "/srv/models/no-such-draft", "num_speculative_tokens": 3},
             "/srv/models/no-such-draft",
             "exists on the host",
         ),
     ],
-    ids=["unknown-key", "no-draft"],
+    ids=["no-draft"],
 )
 async def test_what_vllm_would_refuse_never_stops_the_baseline(
     vllm_site: VllmSite, speculative: dict[str, Any], named: str, meant: str

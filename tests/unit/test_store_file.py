@@ -163,3 +163,15 @@ def test_somebody_else_who_writes_is_not_waited_for_long(path: Path) -> None:
     other.execute("ROLLBACK")
     store.put_fact(trial, "key", 1)
     assert store.fact(trial, "key") == 1
+
+
+def test_a_cut_file_and_a_directory_in_its_place_can_t_be_used(path: Path) -> None:
+    filled(path)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(StoreError):
+        Store(path).trials(1)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreError, match="can't be opened"):
+        Store(path)
+    assert Store(path, damage(path, "a directory")).trials(1) == []
