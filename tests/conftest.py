@@ -24,7 +24,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests of the real engine time for its installation, unless they say otherwise."""
+    """Begin with the tests of the real engine, which take longest, and give them time for its installation."""
+    items.sort(key=lambda item: item.get_closest_marker("engine") is None)
     for item in items:
         if item.get_closest_marker("engine") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(ENGINE_TEST_TIMEOUT_S))
