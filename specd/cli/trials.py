@@ -23,9 +23,7 @@ def trials(args: argparse.Namespace) -> int:
 
 async def _trials(args: argparse.Namespace) -> int:
     async with api(args) as client:
-        found, health = await client.trials(args.limit), await client.health()
-    if problem := health.get("problem"):
-        sys.stderr.write(f"specd: {clean(problem)}\n")
+        found = await client.trials(args.limit)
     if args.json:
         print_json({"trials": found})
         return 0

@@ -51,9 +51,7 @@ async def test_a_database_that_cant_be_used_touches_no_host(
         refused = daemon.command("submit", str(write_trial(site.directory / "t.toml", {"max-num-seqs": 8})))
         assert refused.returncode == 4
         assert "no host is touched" in refused.stderr
-        listed = daemon.command("trials")
-        assert listed.returncode == 0
-        assert "can't be used" in listed.stderr
+        assert daemon.command("trials").returncode == 0
         with pytest.raises(ApiError, match="can't be used"):
             await daemon.client.post("/v1/services/llm/rollback", {"by": "a test"})
         assert site.invocation(f"specd-{trial}.service") == candidate, "the candidate was touched"
