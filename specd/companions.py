@@ -62,6 +62,9 @@ class Companions:
             self._watch = self._spawn(self._watch_candidate(self._ctx.watch, command), "watch")
         if state not in _WATCHED and self._watch is not None:
             await end_task(self._watch)
+            if self._ctx.watch is not None:
+                # Whatever kept its last lines out of the store is over: the move that has led here was stored.
+                self._ctx.watch.store_lines()
             self._watch, self._ctx.watch = None, None
 
     async def leave(self) -> None:

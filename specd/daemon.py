@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import threading
 import time
 from pathlib import Path
@@ -15,24 +14,28 @@ from specd.api.app import serve
 from specd.api.service import Application
 from specd.bus import Bus
 from specd.config import Paths
+from specd.ending import Ending
 from specd.errors import Refused, StoreError
 from specd.fleet import Fleet
 from specd.log import configure
 from specd.notify import DirectoryLock, tell_manager, watchdog_period_s
 from specd.scheduler import Scheduler
 from specd.settings import Config
-from specd.store import Database, Store, damage, is_locked
+from specd.store import Database, Store, damage, is_locked, way_out
 from specd.uncut import end_task
 from states.events import DaemonStarted, DaemonStopped
+from states.table import PARKED, State
 
 __all__ = ["run"]
 
 log = structlog.get_logger()
 
 _LOOK_S = 2.0
-_EXAMINED_FIRST_BYTES = 16 * 2**20
-_CLOSE_S = 1.5
+_CLOSE_S = 1.0
 _LOCKED_S = 60.0
+_LOCKED_RETRY_S = 0.2
+_SETTLE_TRIES = 5
+_SETTLE_RETRY_S = 0.1
 
 
 def run(config: Config, paths: Paths) -> int:
@@ -41,9 +44,11 @@ def run(config: Config, paths: Paths) -> int:
     _private_directory(paths.state_dir)
     _private_directory(paths.runtime_dir)
     lock = DirectoryLock(paths.state_dir)
+    ending = Ending()
     try:
-        asyncio.run(_main(config, paths))
+        asyncio.run(_main(config, paths, ending))
     finally:
+        ending.release()
         lock.release()
     return 0
 
@@ -59,12 +64,14 @@ def _private_directory(path: Path) -> None:
         )
 
 
-async def _main(config: Config, paths: Paths) -> None:
+async def _main(config: Config, paths: Paths, ending: Ending) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    store = _open_store(paths.state_dir / "specd.db")
+    ending.listen(stop.set)
+    if (store := await _open_store(paths.state_dir / "specd.db", stop)) is not None:
+        await _serve(config, paths, store, stop, ending)
+
+
+async def _serve(config: Config, paths: Paths, store: Store, stop: asyncio.Event, ending: Ending) -> None:
     bus = Bus(store)
     fleet = Fleet(config, paths.runtime_dir)
     scheduler = Scheduler(fleet, store, bus)
@@ -78,11 +85,14 @@ async def _main(config: Config, paths: Paths) -> None:
         ended = asyncio.create_task(stop.wait(), name="stop")
         await asyncio.wait({*tasks, ended}, return_when=asyncio.FIRST_COMPLETED)
         tell_manager("STOPPING=1")
-        left = await scheduler.stop()
-        for task in tasks:
-            await end_task(task)
-        bus.emit(DaemonStopped(left_behind=tuple(left)))
+        ending.begin(0 if stop.is_set() else 1)
+        left = await _leave(store, scheduler)
         log.info("daemon.stopping", left_behind=[scheduler.left_words(trial) for trial in left])
+        for task in (*tasks, ended):
+            await end_task(task)
+        if not store.database.problem:
+            bus.emit(DaemonStopped(left_behind=tuple(left)))
+            await _settle(bus)
     faults = [task.exception() for task in tasks if task.done() and not task.cancelled()]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_CLOSE_S):
@@ -93,50 +103,57 @@ async def _main(config: Config, paths: Paths) -> None:
             raise fault
 
 
-def _open_store(path: Path) -> Store:
-    """Open the database, or what can be read of one that can't be used: then nothing is started and no host touched."""
+async def _settle(bus: Bus) -> None:
+    """Give events that could not be stored a last chance."""
+    for _ in range(_SETTLE_TRIES):
+        if bus.catch_up():
+            return
+        await asyncio.sleep(_SETTLE_RETRY_S)
+
+
+async def _open_store(path: Path, stop: asyncio.Event) -> Store | None:
+    """Open the database, or what can be read of one that can't be used: then nothing is started and no host touched.
+
+    Somebody else who has it is waited for; None when we are told to end meanwhile.
+    """
     until = time.monotonic() + _LOCKED_S
-    while True:
+    is_told = False
+    while not stop.is_set():
         try:
-            store = Store(path)
-            break
+            return Store(path)
         except StoreError as error:
-            if is_locked(error) and time.monotonic() < until:
-                log.warning("daemon.database-locked", error=str(error))
-                continue
-            if is_locked(error):
+            if not is_locked(error):
+                log.error("daemon.degraded", error=str(error))
+                return Store(path, damage(path, str(error.__cause__), way_out(path, error.__cause__)))
+            if time.monotonic() > until:
                 raise
-            log.error("daemon.degraded", error=str(error))
-            return Store(path, damage(path, str(error.__cause__)))
-    # A file of thousands of trials is looked through while it is in use: nothing that runs should wait for it.
-    if path.stat().st_size <= _EXAMINED_FIRST_BYTES:
-        _examine(store.database, threading.Event())
-    return store
+            if not is_told:
+                is_told = True
+                log.warning("daemon.database-locked", error=str(error), waits_s=_LOCKED_S)
+                tell_manager("STATUS=waiting for the database, which another program has")
+        await asyncio.sleep(_LOCKED_RETRY_S)
+    return None
 
 
 async def _drive(store: Store, bus: Bus, scheduler: Scheduler, paths: Paths) -> None:
     """Take up what is open and run what is queued, for as long as the database can be trusted."""
     database = store.database
     ending = threading.Event()
-    taken_up: tuple[str, ...] = ()
-    if not database.problem:
-        taken_up = scheduler.take_up()
-        bus.emit(DaemonStarted(version=__version__, pid=os.getpid(), open_trials=taken_up))
+    taken_up = _take_up(store, bus, scheduler)
     log.info("daemon.ready", socket=str(paths.socket), open_trials=taken_up, problem=database.problem)
     running = asyncio.create_task(scheduler.run())
     looking = asyncio.create_task(asyncio.to_thread(_examine, database, ending))
     try:
-        while not database.problem and not running.done():
-            await asyncio.wait({running}, timeout=_LOOK_S)
-            if database.is_short and database.find_room():
-                log.info("store.room-again")
-                scheduler.look()
-        if running.done():
-            running.result()
+        await _look_after(database, bus, scheduler, running)
         tell_manager("STATUS=degraded: the database is only read")
-        log.error("daemon.degraded", problem=database.problem)
         await end_task(running)
-        await scheduler.stop()
+        left = await _leave(store, scheduler)
+        log.error(
+            "daemon.degraded",
+            problem=database.problem,
+            left_behind=[scheduler.left_words(trial) for trial in left],
+        )
+        bus.cut()
         await asyncio.Event().wait()
     finally:
         ending.set()
@@ -144,10 +161,49 @@ async def _drive(store: Store, bus: Bus, scheduler: Scheduler, paths: Paths) -> 
         await end_task(looking)
 
 
+def _take_up(store: Store, bus: Bus, scheduler: Scheduler) -> tuple[str, ...]:
+    """Continue the open trials; one that can't be read makes the database one that is only read."""
+    taken_up: tuple[str, ...] = ()
+    try:
+        if not store.database.problem:
+            taken_up = scheduler.take_up()
+            bus.emit(DaemonStarted(version=__version__, pid=os.getpid(), open_trials=taken_up))
+    except StoreError as error:
+        # Without its open trials a daemon would take services for free.
+        store.database.harmed(str(error))
+    return taken_up
+
+
+async def _leave(store: Store, scheduler: Scheduler) -> list[str]:
+    """End the trials' tasks; returns those that go on where they are, also the ones that the database has ended."""
+    left = set(await scheduler.stop())
+    if store.database.problem:
+        with contextlib.suppress(StoreError):
+            open_trials = store.open_trials()
+            left |= {row.id for row in open_trials if row.state not in PARKED and row.state is not State.QUEUED}
+    return sorted(left)
+
+
+async def _look_after(database: Database, bus: Bus, scheduler: Scheduler, running: asyncio.Task[None]) -> None:
+    """Look now and then whether the database can still be trusted; returns when not. Clients are told of a change."""
+    was_short = database.is_short
+    while not database.problem:
+        await asyncio.wait({running}, timeout=_LOOK_S)
+        if running.done():
+            running.result()
+        database.check_place()
+        if database.is_short and database.find_room():
+            log.info("store.room-again")
+            scheduler.look()
+        if database.is_short is not was_short:
+            was_short = database.is_short
+            bus.cut()
+
+
 def _examine(database: Database, ending: threading.Event) -> None:
-    """Look through the whole file once; runs in a thread."""
-    if not database.problem and (why := database.examine(ending.is_set)):
-        database.problem = damage(database.path, why)
+    """Look through the whole file once, if that was not done when it was opened; runs in a thread."""
+    if not database.problem and not database.is_examined and (why := database.examine(ending.is_set)):
+        database.harmed(why)
 
 
 async def _feed_watchdog() -> None:

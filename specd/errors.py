@@ -5,6 +5,7 @@ SpecdError
 ├── ConfigError           config or trial file refused, with every problem    exit 2
 ├── NotFound              no such trial, service or host                      exit 2
 ├── Refused               a rule forbids it (verify, lock, state)             exit 4
+│   └── Degraded          the daemon only reads its database now
 ├── DaemonUnreachable     no daemon answers on the socket                     exit 3
 ├── StoreError            the database can't be read or written
 ├── HostError             anything about one host
@@ -31,6 +32,7 @@ __all__ = [
     "CommandTimedOut",
     "ConfigError",
     "DaemonUnreachable",
+    "Degraded",
     "EngineError",
     "FileProblem",
     "HostError",
@@ -122,6 +124,12 @@ class Refused(SpecdError):
 
     code = "refused"
     exit_code = 4
+
+
+class Degraded(Refused):
+    """The daemon can't store anything now, so it begins nothing."""
+
+    code = "degraded"
 
 
 class DaemonUnreachable(SpecdError):

@@ -10,6 +10,8 @@ from specd.errors import Refused
 
 __all__ = ["DirectoryLock", "tell_manager", "watchdog_period_s"]
 
+_NAME_BYTES = 16
+
 
 def tell_manager(*words: str) -> None:
     """Send `READY=1`, `STOPPING=1`, `WATCHDOG=1` or `STATUS=...` to systemd; nothing where it does not listen."""
@@ -39,14 +41,15 @@ class DirectoryLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.read(self._descriptor, 64).decode(errors="replace").strip() or "unknown"
+            holder = os.read(self._descriptor, 64).decode(errors="replace").split("\n")[0].strip() or "unknown"
             os.close(self._descriptor)
             raise Refused(
                 f"another specd daemon (pid {holder}) holds {directory}",
                 next_step="use that one, stop it first, or give this one a state_dir of its own",
             ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
+        # The name is a courtesy, written over the last one, so that a full disk keeps no daemon from its trials.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".ljust(_NAME_BYTES).encode(), 0)
 
     def release(self) -> None:
         """Give the lock back."""

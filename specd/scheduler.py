@@ -38,6 +38,7 @@ class Scheduler:
         self._tasks: dict[str, asyncio.Task[State]] = {}
         self._look = asyncio.Event()
         self._stopping = False
+        self._left: list[str] = []
 
     def take_up(self) -> tuple[str, ...]:
         """Continue every open trial that is past the queue; returns their ids."""
@@ -226,19 +227,22 @@ class Scheduler:
         self._look.set()
 
     async def stop(self) -> list[str]:
-        """End the tasks without touching the hosts; returns the trials that go on there."""
+        """End the tasks without touching the hosts; returns the trials that go on there, also when asked again."""
         self._stopping = True
-        left = list(self._tasks)
+        self._left += [trial for trial in self._tasks if trial not in self._left]
         for task in list(self._tasks.values()):
             task.cancel()
         if self._tasks:
             # What must be done to its end on a host that hangs is left to the next start, which looks first.
             await asyncio.wait(list(self._tasks.values()), timeout=_STOP_S)
-        return left
+        return list(self._left)
 
     def left_words(self, trial: str) -> str:
         """Say what of a trial goes on without us: its state, unit and host."""
-        row = self._store.trial(trial)
+        try:
+            row = self._store.trial(trial)
+        except SpecdError:
+            return f"{trial}: specd-{trial}.service on its host"
         return f"{trial} in {row.state.value}: specd-{trial}.service on {row.host}"
 
 

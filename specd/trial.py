@@ -40,6 +40,7 @@ _ROLLBACK_TRIES = 5
 _AWAY_S = 120.0
 _DISCARD_S = 30.0
 _STORE_RETRY_S = 0.5
+_STORE_RETRY_MOST_S = 3.0
 _LOOK_S = 10.0
 _LOOK_AGAIN_S = 1.0
 _PAUSES_S = (2.0, 4.0, 8.0, 15.0)
@@ -137,9 +138,9 @@ class TrialRun:
 
     def extend(self, minutes: float) -> None:
         """Give the running state more time, and its no-progress limit with it."""
-        self.ctx.deadline.extend(minutes * 60)
         state = self.machine.state
         self.ctx.put(f"extended.{state.value}", (self.ctx.fact(f"extended.{state.value}") or 0.0) + minutes * 60)
+        self.ctx.deadline.extend(minutes * 60)
         self.ctx.bus.emit(
             DeadlineExtended(
                 trial=self.id,
@@ -158,16 +159,19 @@ class TrialRun:
             if resumed:
                 self._was_away = True
                 self._resume()
+            pause = _STORE_RETRY_S
             try:
                 while self.machine.state not in TERMINAL | PARKED:
                     try:
                         await self._through(self.machine.state)
+                        pause = _STORE_RETRY_S
                     except StoreError as error:
                         if self.ctx.store.database.problem:
                             raise
                         # The disk is full or somebody else writes: the state's work looks again at what is true.
                         log.warning("trial.not-stored", error=str(error))
-                        await asyncio.sleep(_STORE_RETRY_S)
+                        await asyncio.sleep(pause)
+                        pause = min(pause * 1.5, _STORE_RETRY_MOST_S)
             finally:
                 await self._companions.leave()
         return self.machine.state

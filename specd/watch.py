@@ -73,6 +73,7 @@ class UnitWatch:
         self._told = (0.0, "")
         self._tail: list[str] = []
         self._batch: list[JournalRecord] = []
+        self._is_holding = False
         self._followers: list[asyncio.Task[None]] = []
 
     @property
@@ -164,19 +165,23 @@ class UnitWatch:
         try:
             while True:
                 await asyncio.sleep(_STORE_S)
-                self._store()
+                self.store_lines()
         finally:
-            self._store()
+            self.store_lines()
 
-    def _store(self) -> None:
+    def store_lines(self) -> None:
+        """Store what was read and could not be stored yet; what can't be stored now either waits."""
         if not self._batch:
             return
         try:
             self._source.store_records(self.unit, self.invocation, self._batch)
         except StoreError as error:
-            log.warning("watch.lines-not-stored", lines=len(self._batch), error=str(error))
+            if not self._is_holding:
+                log.warning("watch.lines-held", error=str(error))
+            self._is_holding = True
             del self._batch[:-_HELD_LINES]
         else:
+            self._is_holding = False
             self._batch.clear()
 
     # -- the unit
@@ -222,7 +227,7 @@ class UnitWatch:
         for record in rest:
             self._batch.append(record)
             self._read(record)
-        self._store()
+        self.store_lines()
 
     # -- what moves while the log is silent
 

@@ -84,9 +84,8 @@ class Feed:
         health = await self._client.health()
         position = health.get("seq")
         seq = position if isinstance(position, int) else 0
-        self._tell(DaemonFound(str(health.get("version") or ""), self._now(), seq))
-        if problem := health.get("problem"):
-            self._complain(str(problem))
+        problem = str(health.get("problem") or "")
+        self._tell(DaemonFound(str(health.get("version") or ""), self._now(), seq, problem))
         if self._seq is None or not seq - _PAST <= self._seq <= seq:
             self._seq = seq
         await self._load_lists()

@@ -43,13 +43,15 @@ _TRIALS = 5000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
-    """All that is shown. `away_since` is "" while the daemon answers; `seq` is the last event that was taken in."""
+    """All that is shown. `away_since` is "" while the daemon answers; `seq` is the last event that was taken in;
+    `problem` is what the daemon says is wrong with it."""
 
     address: str = ""
     version: str = ""
     is_known: bool = False
     away_since: str = ""
     away_why: str = ""
+    problem: str = ""
     seq: int = 0
     services: Mapping[str, Service] = field(default_factory=dict)
     trials: Mapping[str, Trial] = field(default_factory=dict)
@@ -92,7 +94,13 @@ def _found(view: ViewState, update: DaemonFound) -> ViewState:
     is_other = update.seq < view.seq
     kept = ViewState(address=view.address) if is_other else view
     return replace(
-        kept, version=clean(update.version), is_known=True, away_since="", away_why="", seq=max(kept.seq, update.seq)
+        kept,
+        version=clean(update.version),
+        is_known=True,
+        away_since="",
+        away_why="",
+        problem=clean(update.problem),
+        seq=max(kept.seq, update.seq),
     )
 
 

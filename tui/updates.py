@@ -21,11 +21,12 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DaemonFound:
-    """The daemon answers; `seq` is the stream's position at that moment."""
+    """The daemon answers; `seq` is the stream's position at that moment, `problem` what it says is wrong with it."""
 
     version: str
     at: str
     seq: int
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

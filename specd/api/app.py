@@ -1,10 +1,12 @@
 """The HTTP server: the route table on a unix socket (and on TCP with a token), errors as JSON, the event stream."""
 
+import asyncio
 import contextlib
 import dataclasses
 import hmac
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from inspect import isawaitable
 from pathlib import Path
@@ -18,18 +20,24 @@ from specd.api import exposition, openapi
 from specd.api.routes import ROUTES, STREAM_FIELDS, Field, Route
 from specd.api.service import Application
 from specd.api.stream import Streams
-from specd.errors import ConfigError, NotFound, Refused, SpecdError, StoreError, UsageError
+from specd.errors import ConfigError, Degraded, NotFound, Refused, SpecdError, StoreError, UsageError
 from specd.settings import DaemonSettings
+from specd.store import is_locked
 
 __all__ = ["build", "serve"]
 
 log = structlog.get_logger()
+
+# Another program that has the database may be done soon; an operation that could not store anything has done nothing.
+_LOCKED_S = 5.0
+_LOCKED_RETRY_S = 0.2
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _STATUSES: tuple[tuple[type[SpecdError], int], ...] = (
     (NotFound, 404),
     (ConfigError, 422),
     (UsageError, 400),
+    (Degraded, 503),
     (Refused, 409),
     (StoreError, 503),
 )
@@ -114,10 +122,21 @@ def _handler(route: Route, application: Application) -> _Handler:
         for where in ("body", "query"):
             _refuse_unknown(sources[where], route.fields, where)
         got = {field.name: field.read(sources[field.where].get(field.name)) for field in route.fields}
-        answer = route.answer(application, got)
-        return web.json_response(await answer if isawaitable(answer) else answer, status=route.status)
+        return web.json_response(await _answer(route, application, got), status=route.status)
 
     return handle
+
+
+async def _answer(route: Route, application: Application, got: dict[str, Any]) -> dict[str, Any]:
+    until = time.monotonic() + _LOCKED_S
+    while True:
+        try:
+            answer = route.answer(application, got)
+            return await answer if isawaitable(answer) else answer
+        except StoreError as error:
+            if not is_locked(error) or time.monotonic() > until:
+                raise
+        await asyncio.sleep(_LOCKED_RETRY_S)
 
 
 def _refuse_unknown(given: Mapping[str, Any], fields: tuple[Field, ...], where: str) -> None:

@@ -64,8 +64,8 @@ _MOST = 2**53
 STREAM_FIELDS = (Field("since", int, 0, "query", least=0, most=_MOST), Field("trial", str, "", "query"))
 
 
-def _limit(default: int) -> Field:
-    return Field("limit", int, default, "query", least=1, most=10_000)
+def _limit(default: int, most: int = 10_000) -> Field:
+    return Field("limit", int, default, "query", least=1, most=most)
 
 
 ROUTES: tuple[Route, ...] = (
@@ -73,9 +73,9 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/trials",
-        "The latest trials, newest first.",
-        lambda app, got: app.trials(got["limit"]),
-        (_limit(200),),
+        "The latest trials, newest first; the next page is what comes `before` the last one's id.",
+        lambda app, got: app.trials(got["limit"], got["before"]),
+        (_limit(200, most=1000), Field("before", str, "", "query")),
     ),
     Route(
         "POST",

@@ -1,5 +1,6 @@
 """What the API can do, without HTTP: each operation takes and gives plain JSON-ready values and raises SpecdError."""
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -11,7 +12,7 @@ from specd.api.views import brief, serving, whole
 from specd.bus import Bus
 from specd.config import Paths, parse_trials
 from specd.deadline import Deadline
-from specd.errors import Refused, UsageError
+from specd.errors import Degraded, Refused, StoreError, UsageError
 from specd.fleet import Fleet
 from specd.phases import Context
 from specd.planning import expected_outage_s, plan_trial
@@ -41,15 +42,17 @@ class Application:
         self._started = time.monotonic()
 
     def health(self) -> dict[str, Any]:
-        """Return who answers here."""
-        database = self.store.database
+        """Return who answers here; that does not depend on whether the database can be read."""
+        database, seq = self.store.database, 0
+        with contextlib.suppress(StoreError):
+            seq = self.store.last_seq()
         return {
             "state": "degraded" if database.problem or database.is_short else "ok",
             "problem": database.problem or (self._short_words() if database.is_short else None),
             "version": __version__,
             "pid": os.getpid(),
             "started_at": self.started_at,
-            "seq": self.store.last_seq(),
+            "seq": seq,
             "state_dir": str(self.paths.state_dir),
         }
 
@@ -57,9 +60,9 @@ class Application:
         return f"the disk of {self.paths.state_dir} is full: open trials go on, new ones wait until there is room"
 
     def _must_be_writable(self) -> None:
-        """Raise Refused while the database is only read."""
+        """Raise Degraded while the database is only read."""
         if problem := self.store.database.problem:
-            raise Refused(problem)
+            raise Degraded(problem)
 
     # -- trials
 
@@ -74,7 +77,7 @@ class Application:
         specs = self._specs(file, text, rehearsal)
         self._must_be_writable()
         if self.store.database.is_short:
-            raise Refused(self._short_words(), next_step="make room there, then submit again")
+            raise Degraded(self._short_words(), next_step="make room there, then submit again")
         for service in {spec.service for spec in specs}:
             held = self.store.holding(service)
             if held is not None and held.state in PARKED:
@@ -108,9 +111,9 @@ class Application:
         make: Callable[..., Context] = self.scheduler.context(row)
         return make(Deadline(self.config.services[spec.service].deadlines.verify_s), lambda: State.VERIFY)
 
-    def trials(self, limit: int) -> dict[str, Any]:
-        """Return the latest trials, newest first."""
-        return {"trials": [brief(row, self.scheduler.find(row.id)) for row in self.store.trials(limit)]}
+    def trials(self, limit: int, before: str) -> dict[str, Any]:
+        """Return the latest trials, newest first, or those after the trial `before` in that list."""
+        return {"trials": [brief(row, self.scheduler.find(row.id)) for row in self.store.trials(limit, before)]}
 
     def trial(self, word: str) -> dict[str, Any]:
         """Return one trial, whole."""

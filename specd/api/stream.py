@@ -4,13 +4,17 @@ import asyncio
 import contextlib
 import json
 
+import structlog
 from aiohttp import WSCloseCode, web
 
 from specd.bus import Bus, Listener
+from specd.errors import StoreError
 from specd.store import Store
 from states.wire import encode
 
 __all__ = ["Streams"]
+
+log = structlog.get_logger()
 
 _BATCH = 1000
 _HEARTBEAT_S = 20.0
@@ -67,14 +71,17 @@ async def _cut(request: web.Request, listener: Listener) -> None:
 
 
 async def _send(socket: web.WebSocketResponse, store: Store, listener: Listener, since: int, trial: str | None) -> None:
-    while batch := store.events(since, _BATCH, trial):
-        for body in batch:
-            await socket.send_str(json.dumps(body))
-        since = int(batch[-1]["seq"])
-    while not listener.lost.is_set():
-        event = await listener.queue.get()
+    try:
+        while batch := store.events(since, _BATCH, trial):
+            for body in batch:
+                await socket.send_str(json.dumps(body))
+            since = int(batch[-1]["seq"])
+    except StoreError as error:
+        log.warning("stream.not-read", error=str(error))
+        listener.lost.set()
+    while not listener.lost.is_set() and (event := await listener.queue.get()) is not None:
         # The queue may hold what the replay has sent already.
         if event.seq > since and (trial is None or event.trial == trial):
             await socket.send_str(json.dumps(encode(event)))
             since = event.seq
-    await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow; resume with ?since=")
+    await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"ask how the daemon is; resume with ?since=")

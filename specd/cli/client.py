@@ -15,6 +15,7 @@ __all__ = ["ApiClient", "ApiError", "StreamLost"]
 
 _CONNECT_S = 5.0
 _HEARTBEAT_S = 20.0
+_PAGE = 500
 
 
 class ApiError(SpecdError):
@@ -74,8 +75,15 @@ class ApiClient:
         return await self.get("/v1/health")
 
     async def trials(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Return the latest trials, newest first."""
-        return list((await self.get("/v1/trials", limit=limit))["trials"])
+        """Return the latest trials, newest first, read a page at a time."""
+        found: list[dict[str, Any]] = []
+        while len(found) < limit:
+            after = {"before": str(found[-1]["id"])} if found else {}
+            page = (await self.get("/v1/trials", limit=min(limit - len(found), _PAGE), **after))["trials"]
+            found += page
+            if not page:
+                break
+        return found
 
     async def trial(self, name: str) -> dict[str, Any]:
         """Return one trial by id, unique beginning of an id, or name of the latest so called."""

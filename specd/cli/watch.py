@@ -128,6 +128,7 @@ class _Following:
         self._patience_s = patience_s
         self._since = since
         self._settled_after = settled_after
+        self._problem = ""
 
     async def run(self) -> None:
         """Follow until the trial settles; raises DaemonUnreachable when the daemon stays away."""
@@ -152,6 +153,7 @@ class _Following:
             try:
                 async with self._client.events(self._since, self._trial) as events:
                     is_first, lost_at, wait_s = False, None, 0.1
+                    await self._tell_health()
                     async for event in events:
                         self._since = max(self._since, int(event.get("seq") or 0))
                         self._view.take(event)
@@ -168,6 +170,13 @@ class _Following:
                     raise
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+    async def _tell_health(self) -> None:
+        """Say what is wrong with the daemon, once; it lets its listeners come again when that changes."""
+        problem = str((await self._client.health()).get("problem") or "")
+        if problem and problem != self._problem:
+            self._view.warn(problem)
+        self._problem = problem
 
     def _settles(self, event: dict[str, Any]) -> bool:
         """True for the move that ends the trial; one that a later rollback has taken back does not."""

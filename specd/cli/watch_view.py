@@ -1,5 +1,6 @@
 """What `watch` shows: a live line and finished states on a terminal, one line an event elsewhere, JSON on request."""
 
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -37,6 +38,10 @@ class View(Protocol):
         """Show that the daemon does not answer; called once for each loss."""
         ...
 
+    def warn(self, text: str) -> None:
+        """Show what the daemon says of its own health."""
+        ...
+
     def close(self) -> None:
         """Leave the terminal as it was."""
         ...
@@ -53,6 +58,9 @@ class JsonView:
 
     def lost(self, why: str) -> None:
         pass
+
+    def warn(self, text: str) -> None:
+        sys.stderr.write(f"specd: {clean(text)}\n")
 
     def close(self) -> None:
         pass
@@ -78,6 +86,9 @@ class LineView:
 
     def lost(self, why: str) -> None:
         self._terminal.line(f"{local_time(datetime.now(UTC).isoformat())} - {clean(why)}; trying again")
+
+    def warn(self, text: str) -> None:
+        self._terminal.line(f"{local_time(datetime.now(UTC).isoformat())} - {clean(text)}")
 
     def close(self) -> None:
         pass
@@ -122,6 +133,10 @@ class LiveView:
     def lost(self, why: str) -> None:
         self._lost = clean(why)
         self.tick()
+
+    def warn(self, text: str) -> None:
+        self._lost = ""
+        self._paragraph(f"{local_time(datetime.now(UTC).isoformat())}   {clean(text)}", "red")
 
     def close(self) -> None:
         self._terminal.clear()

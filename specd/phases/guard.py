@@ -36,6 +36,8 @@ async def renew_guard(ctx: Context) -> bool:
             return False
         if await has_fired(ctx):
             return True
+        # A daemon that can't store what comes next counts as one that is away.
+        ctx.put("guard", ctx.fact("guard"))
         await _arm(ctx)
         return False
 

@@ -1,4 +1,4 @@
-"""The SQLite file: opened, migrated with a backup first, written one commit at a time, read without surprises.
+"""The SQLite file in use: written one commit at a time, read without surprises, and trusted no longer than it may be.
 
 Full disks are met with a ballast: a file that gives its room up, so that what is under way can still be stored.
 """
@@ -14,23 +14,20 @@ import structlog
 
 from specd.errors import StoreError
 from specd.failpoint import around
-from specd.store.schema import MIGRATIONS, migrate
+from specd.store.advice import DAMAGED, FULL, damage, is_busy, way_out
+from specd.store.opening import BUSY_S, examine, open_for_reading, open_for_writing
 
-__all__ = ["Database", "damage", "is_locked"]
+__all__ = ["Database", "is_locked"]
 
 log = structlog.get_logger()
 
 Rows = list[tuple[Any, ...]]
-_BALLAST_BYTES = 4 * 2**20
-# Another process that writes is waited for off the event loop: by trying again.
-_BUSY_MS = 100
-_OPENING_BUSY_MS = 5000
-_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC})
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_BALLAST_BYTES = 8 * 2**20
 
 
 class Database:
-    """The file at `path`. `problem` says in words why it is only read, "" while all is well.
+    """The file at `path`. `problem` says in words why it is only read, "" while all is well; `is_short`, that the disk
+    is full.
 
     Raises StoreError when it can't be opened. With `problem` given, it is opened for reading as far as that goes, and
     an empty one in memory stands in for a file that nothing can be read from.
@@ -40,16 +37,34 @@ class Database:
         self.path = path
         self.problem = problem
         self.is_short = False
+        self.is_examined = False
         self._ballast = path.with_suffix(".ballast")
+        self._is_patient = True
+        if problem:
+            self._db = open_for_reading(path)
+            return
         try:
-            self._db = _opened_read_only(path) if problem else _opened(path)
+            self._db, self.is_examined = self._opened()
+            self._place = _place(path)
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(
-                f"the database {path} can't be opened: {error}",
-                next_step=f"no host was touched; move {path} aside to start afresh, or restore it from a backup",
-            ) from error
-        if not problem:
-            self.find_room()
+            if is_busy(error):
+                what = f"the database {path} is in use by another program: {error}"
+                raise StoreError(what, next_step=f"end that program; `fuser -v {path}` names it") from error
+            raise StoreError(f"the database {path} can't be opened: {error}", next_step=way_out(path, error)) from error
+        self.find_room()
+
+    def _opened(self) -> tuple[sqlite3.Connection, bool]:
+        if not self.path.exists():
+            with suppress(FileNotFoundError):
+                self._ballast.unlink()
+        try:
+            return open_for_writing(self.path, is_new=not self._ballast.exists())
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) not in FULL or not self._ballast.exists():
+                raise
+        # What a killed daemon left must be put in order, which takes room.
+        self._give_room_up()
+        return open_for_writing(self.path, is_new=False)
 
     def close(self) -> None:
         """Close the file; a checkpoint of the WAL happens here."""
@@ -86,27 +101,56 @@ class Database:
             raise StoreError(self.problem)
         try:
             self._db.execute("BEGIN IMMEDIATE")
+            self._be_patient(True)
             try:
                 yield self._db
+                with around(f"commit {what}"):
+                    self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            with around(f"commit {what}"):
-                self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            with suppress(sqlite3.Error):
+                # SQLite may have done so by itself; the first error is the one that tells.
                 if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                    with suppress(sqlite3.Error):
+                        self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
             raise self._trouble("written", error) from error
+
+    def _be_patient(self, patient: bool) -> None:
+        """Wait a moment for others, or not at all once that was in vain: each such wait holds the event loop."""
+        if patient is not self._is_patient:
+            self._is_patient = patient
+            self._db.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000) if patient else 0}")
 
     def _trouble(self, done: str, error: sqlite3.Error) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0)
-        if code in _FULL:
+        if code in FULL:
             self._give_room_up()
-        elif code & 0xFF in _DAMAGED and not self.problem:
-            self.problem = damage(self.path, str(error))
-            log.error("store.damaged", problem=self.problem)
+        elif is_busy(error):
+            self._be_patient(False)
+        elif code & 0xFF in DAMAGED:
+            return self.harmed(str(error))
         return StoreError(f"the database {self.path} can't be {done}: {error}")
+
+    # -- trust
+
+    def harmed(self, why: str) -> StoreError:
+        """Only read the file from now on; returns the error to raise."""
+        if not self.problem:
+            self.problem = damage(self.path, why)
+            log.error("store.damaged", problem=self.problem)
+        return StoreError(self.problem)
+
+    def examine(self, is_enough: Callable[[], bool] = lambda: False) -> str:
+        """Look through the whole file, in any thread, until `is_enough` says so; returns what is wrong, "" for
+        nothing."""
+        return examine(self.path, is_enough)
+
+    def check_place(self) -> None:
+        """Find out whether the file is still the one that was opened: what is written to another is lost."""
+        if not self.problem and _place(self.path) != self._place:
+            aside = f"put the right file at {self.path}, without a -wal and -shm of another one"
+            self.problem = damage(self.path, "it was removed or replaced while it was in use", aside)
+            log.error("store.replaced", problem=self.problem)
 
     # -- room
 
@@ -133,39 +177,10 @@ class Database:
         self.is_short = False
         return True
 
-    def examine(self, is_enough: Callable[[], bool] = lambda: False) -> str:
-        """Look through the file on a connection of its own, in any thread, until `is_enough` says so.
-
-        Returns what is wrong with it, "" for nothing.
-        """
-        own = sqlite3.connect(f"file:{_quoted(self.path)}?mode=ro", uri=True, timeout=5.0, check_same_thread=False)
-        own.set_progress_handler(lambda: int(is_enough()), 10_000)
-        try:
-            (found,) = own.execute("PRAGMA quick_check(1)").fetchone()
-        except sqlite3.OperationalError:
-            return ""
-        except sqlite3.Error as error:
-            return str(error)
-        finally:
-            own.close()
-        return "" if found == "ok" else str(found)
-
 
 def is_locked(error: StoreError) -> bool:
     """True when somebody else has the file; that passes."""
-    code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF
-    return code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-
-
-def damage(path: Path, why: str) -> str:
-    """Return in words that the file can't be used, and what to do."""
-    backups = ", ".join(str(backup) for backup in sorted(path.parent.glob(f"{path.name}.before-*")))
-    steps = f"restore it from a backup ({backups})" if backups else "restore it from a backup"
-    return (
-        f"the database {path} can't be used ({why}): it is only read, no trial is started or gone on with, and no host"
-        f" is touched; a guard that is armed brings its baseline back by itself. Stop the daemon, {steps}, or move"
-        f" {path} aside to start afresh, then start it again"
-    )
+    return is_busy(error.__cause__)
 
 
 def _leave_as_much(directory: Path) -> None:
@@ -175,40 +190,9 @@ def _leave_as_much(directory: Path) -> None:
         raise OSError("too little room")
 
 
-def _quoted(path: Path) -> str:
-    return str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    # What SQLite puts beside the file gets the file's mode.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    os.fchmod(descriptor, 0o600)
-    os.close(descriptor)
-    db = sqlite3.connect(path, isolation_level=None, timeout=_OPENING_BUSY_MS / 1000)
+def _place(path: Path) -> tuple[int, int] | None:
     try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA foreign_keys = ON")
-        migrate(db, path)
-        db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-def _opened_read_only(path: Path) -> sqlite3.Connection:
-    """Return what can be read of a damaged file: itself if its tables answer, else an empty one in memory."""
-    try:
-        db = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, isolation_level=None, timeout=1.0)
-        try:
-            for table in ("trial", "move", "event", "fact", "level", "artefact", "log", "submission"):
-                db.execute(f"SELECT * FROM {table} LIMIT 1").fetchall()
-        except BaseException:
-            db.close()
-            raise
-    except sqlite3.Error:
-        db = sqlite3.connect(":memory:", isolation_level=None)
-        for script in MIGRATIONS:
-            db.executescript(script)
-    return db
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,6 +1,8 @@
 """What the store hands out, and the JSON forms it keeps."""
 
 import dataclasses
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +11,7 @@ from specd.engines.engine import Failure
 from specd.settings import TrialSpec
 from states.table import Outcome, State
 
-__all__ = ["LogLine", "MeasuredLevel", "TrialRow", "level_from_json", "level_to_json", "spec_from_json"]
+__all__ = ["LogLine", "MeasuredLevel", "TrialRow", "level_from_text", "level_to_json", "trial_from_row"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class LogLine:
     text: str
 
 
-def spec_from_json(body: dict[str, Any]) -> TrialSpec:
+def _spec_from_json(body: dict[str, Any]) -> TrialSpec:
     """Return the spec of a stored trial; keys that this version does not know are dropped."""
     known = {field.name for field in dataclasses.fields(TrialSpec)}
     return TrialSpec(**{key: value for key, value in body.items() if key in known})
@@ -61,7 +63,28 @@ def level_to_json(done: LevelDone) -> dict[str, Any]:
     return dataclasses.asdict(done)
 
 
-def level_from_json(body: dict[str, Any]) -> LevelDone:
-    """Return a level from its JSON form."""
+def level_from_text(text: str) -> LevelDone:
+    """Return a level from the text of its JSON form."""
+    body = json.loads(text)
     samples = tuple(Sample(**sample) for sample in body["samples"])
     return LevelDone(**{**body, "level": Level(**body["level"]), "samples": samples})
+
+
+def trial_from_row(row: Sequence[Any]) -> TrialRow:
+    """Return a trial from its columns, in the order of the fields."""
+    failure = Failure(**json.loads(row[10])) if row[10] else None
+    if failure is not None:
+        failure = dataclasses.replace(failure, lines=tuple(failure.lines))
+    return TrialRow(
+        id=row[0],
+        name=row[1],
+        service=row[2],
+        host=row[3],
+        spec=_spec_from_json(json.loads(row[4])),
+        created_at=row[5],
+        updated_at=row[6],
+        state=State(row[7]),
+        outcome=Outcome(row[8]) if row[8] else None,
+        reason=row[9],
+        failure=failure,
+    )

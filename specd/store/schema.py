@@ -2,11 +2,13 @@
 
 import os
 import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 from specd.failpoint import around
+from specd.store.advice import Unfit
 
-__all__ = ["MIGRATIONS", "migrate"]
+__all__ = ["MIGRATIONS", "check", "in_memory", "migrate"]
 
 _FIRST = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -50,20 +52,47 @@ CREATE INDEX log_by_invocation ON log (trial, invocation, n);
 CREATE TABLE submission (key TEXT PRIMARY KEY, trials TEXT NOT NULL, at TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+# The list of trials, newest first, a page at a time.
+_BY_AGE = "CREATE INDEX trial_by_age ON trial (created_at);"
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _BY_AGE)
 _BACKUPS_KEPT = 3
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Apply the migrations that the file lacks, each in a transaction of its own, after a backup of the whole.
-
-    Raises sqlite3.DatabaseError for a file that a newer specd has written.
-    """
+def check(connection: sqlite3.Connection) -> None:
+    """Raise Unfit unless the file is one of ours, of this version or an older one; writes nothing."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
-        raise sqlite3.DatabaseError(
-            f"a newer specd has written it (schema {version}, this one knows {len(MIGRATIONS)}); start that version"
+        raise Unfit(
+            f"a newer specd has written it (schema {version}, this one knows {len(MIGRATIONS)})",
+            "install that version again, or move the file aside together with its -wal and -shm",
         )
+    found = _columns(connection)
+    if version == 0 and found:
+        raise Unfit(f"another program has written it: it has a table {min(found)[0]!r}")
+    if version == len(MIGRATIONS):
+        with closing(in_memory()) as fresh:
+            missing = sorted(_columns(fresh) - found)
+        if missing:
+            raise Unfit(f"it lacks {'.'.join(missing[0])}")
+
+
+def in_memory() -> sqlite3.Connection:
+    """Return an empty database of this version that no file holds."""
+    fresh = sqlite3.connect(":memory:", isolation_level=None)
+    for script in MIGRATIONS:
+        fresh.executescript(script)
+    return fresh
+
+
+def _columns(connection: sqlite3.Connection) -> set[tuple[str, str]]:
+    query = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table'"
+    return {(table, column) for table, column in connection.execute(query)}
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Apply the migrations that a checked file lacks, each in a transaction of its own, after a backup of the whole."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
     if 0 < version < len(MIGRATIONS):
         _back_up(connection, path, version)
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
@@ -74,25 +103,34 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 def _back_up(connection: sqlite3.Connection, path: Path, version: int) -> None:
     """Copy the file as it is now to `NAME.before-N`, whole or not at all, N being the next schema's number."""
     target = path.with_name(f"{path.name}.before-{version + 1}")
-    if target.exists():
-        return
     fresh = target.with_name(f".{target.name}.new")
-    fresh.unlink(missing_ok=True)
-    os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    copy = sqlite3.connect(fresh, isolation_level=None)
+    with suppress(FileNotFoundError):
+        fresh.unlink()
     try:
-        connection.backup(copy)
-        copy.execute("PRAGMA journal_mode = DELETE")
-    finally:
-        copy.close()
-    descriptor = os.open(fresh, os.O_RDONLY)
+        os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        copy = sqlite3.connect(fresh, isolation_level=None)
+        try:
+            connection.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            copy.close()
+        _sync(fresh)
+    except BaseException:
+        # On a full disk the half of a copy would take the room that open trials need.
+        with suppress(OSError):
+            fresh.unlink()
+        raise
+    with around("commit backup"):
+        os.replace(fresh, target)
+        _sync(target.parent)
+    copies = sorted(path.parent.glob(f"{path.name}.before-*"), key=lambda each: each.stat().st_mtime)
+    for old in copies[:-_BACKUPS_KEPT]:
+        old.unlink()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    with around("commit backup"):
-        os.replace(fresh, target)
-    for old in sorted(path.parent.glob(f"{path.name}.before-*"), key=lambda each: each.stat().st_mtime)[
-        :-_BACKUPS_KEPT
-    ]:
-        old.unlink()

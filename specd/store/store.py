@@ -10,10 +10,11 @@ import secrets
 import sqlite3
 import statistics
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from specd import clock
 from specd.bench.plan import LevelDone
@@ -22,12 +23,14 @@ from specd.errors import NotFound, StoreError
 from specd.services.service import JournalRecord
 from specd.settings import TrialSpec
 from specd.store.database import Database
-from specd.store.rows import LogLine, MeasuredLevel, TrialRow, level_from_json, level_to_json, spec_from_json
+from specd.store.rows import LogLine, MeasuredLevel, TrialRow, level_from_text, level_to_json, trial_from_row
 from states.events import Event
 from states.table import TERMINAL, Outcome, State, Trigger
 from states.wire import encode
 
 __all__ = ["Store"]
+
+_T = TypeVar("_T")
 
 _ALPHABET = "abcdefghjkmnpqrstvwxyz23456789"
 # What is expected of a service's next trial comes from these: its latest real ones, so few that a look stays cheap.
@@ -56,6 +59,13 @@ class Store:
         """Close the file."""
         self._db.close()
 
+    def _sense(self, what: str, read: Callable[[Any], _T], stored: Any) -> _T:
+        """Read what was stored; what makes no sense was not written by us, so the file is trusted no longer."""
+        try:
+            return read(stored)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self._db.harmed(f"{what} in it makes no sense: {error!r}"[:300]) from error
+
     # -- trials and moves
 
     def add_trials(self, specs: Sequence[tuple[TrialSpec, str]], key: str = "") -> list[TrialRow]:
@@ -77,7 +87,7 @@ class Store:
     def submission(self, key: str) -> list[TrialRow] | None:
         """Return the trials queued under an idempotency key; None for a key not used yet."""
         found = self._db.one("SELECT trials FROM submission WHERE key = ?", (key,))
-        return [self.trial(trial) for trial in json.loads(found[0])] if found else None
+        return [self.trial(trial) for trial in self._sense("a submission", json.loads, found[0])] if found else None
 
     def _fresh_id(self) -> str:
         """Return an id that no trial has; short ones meet by chance after some thousand trials of a day."""
@@ -123,7 +133,7 @@ class Store:
         found = self._db.one(f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE id = ?", (trial,))
         if found is None:
             raise NotFound(f"no trial {trial!r}", next_step="`specd trials` lists them")
-        return _trial_row(found)
+        return self._sense(f"trial {trial}", trial_from_row, found)
 
     def find_trial(self, word: str) -> TrialRow:
         """Return a trial by id, by a unique part of its id, or by its name (the latest one); raises NotFound."""
@@ -141,16 +151,31 @@ class Store:
             raise NotFound(f"no trial {word!r}", next_step="`specd trials` lists them")
         return self.trial(rows[0][0])
 
-    def trials(self, limit: int = 200) -> list[TrialRow]:
-        """Return the latest trials, newest first."""
-        query = f"SELECT {_TRIAL_COLUMNS} FROM trial ORDER BY created_at DESC, rowid DESC LIMIT ?"
-        return [_trial_row(row) for row in self._db.all(query, (limit,))]
+    def trials(self, limit: int = 200, before: str = "") -> list[TrialRow]:
+        """Return the latest trials, newest first; with `before`, those that come after this one in the whole list.
+
+        A row that makes no sense is left out. Raises NotFound.
+        """
+        where = "WHERE (created_at, rowid) < (?, ?)" if before else ""
+        query = f"SELECT {_TRIAL_COLUMNS} FROM trial {where} ORDER BY created_at DESC, rowid DESC LIMIT ?"
+        found = []
+        for row in self._db.all(query, (*(self._position(before) if before else ()), limit)):
+            with suppress(StoreError):
+                found.append(self._sense(f"trial {row[0]}", trial_from_row, row))
+        return found
+
+    def _position(self, trial: str) -> tuple[str, int]:
+        found = self._db.one("SELECT created_at, rowid FROM trial WHERE id = ?", (trial,))
+        if found is None:
+            raise NotFound(f"no trial {trial!r}", next_step="`specd trials` lists them")
+        return found[0], found[1]
 
     def open_trials(self) -> list[TrialRow]:
         """Return every trial that is neither settled nor withdrawn, oldest first; parked ones included."""
         unsettled = [state.value for state in State if state not in TERMINAL]
         query = f"SELECT {_TRIAL_COLUMNS} FROM trial WHERE state IN ({','.join('?' * len(unsettled))})"
-        return [_trial_row(row) for row in self._db.all(query + " ORDER BY created_at, rowid", unsettled)]
+        rows = self._db.all(query + " ORDER BY created_at, rowid", unsettled)
+        return [self._sense(f"trial {row[0]}", trial_from_row, row) for row in rows]
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Return how many trials there are of each state and outcome ("" for none yet)."""
@@ -164,7 +189,7 @@ class Store:
         )
         gone = (State.QUEUED.value, State.RESTORED.value, State.WITHDRAWN.value)
         found = self._db.one(query, (service, *gone))
-        return _trial_row(found) if found else None
+        return self._sense(f"trial {found[0]}", trial_from_row, found) if found else None
 
     def moves(self, trial: str) -> list[dict[str, str]]:
         """Return a trial's moves in order: source, trigger, target, cause, at."""
@@ -201,7 +226,7 @@ class Store:
             SELECT value FROM fact WHERE trial IN ({_RECENT}) AND key = 'start.took' ORDER BY at DESC LIMIT ?"""
         found: dict[str, list[float]] = {}
         for (body,) in self._db.all(query, (service, last)):
-            for stage, seconds in json.loads(body).items():
+            for stage, seconds in self._sense("a fact", json.loads, body).items():
                 found.setdefault(stage, []).append(seconds)
         return {stage: statistics.median(seconds) for stage, seconds in found.items()}
 
@@ -223,7 +248,8 @@ class Store:
     def events(self, since: int = 0, limit: int = 1000, trial: str | None = None) -> list[dict[str, Any]]:
         """Return stored events after `since` in wire form, oldest first."""
         query = "SELECT seq, body FROM event WHERE seq > ?1 AND (?2 IS NULL OR trial = ?2) ORDER BY seq LIMIT ?3"
-        return [{**json.loads(body), "seq": seq} for seq, body in self._db.all(query, (since, trial, limit))]
+        rows = self._db.all(query, (since, trial, limit))
+        return [{**self._sense(f"event {seq}", json.loads, body), "seq": seq} for seq, body in rows]
 
     def last_seq(self) -> int:
         """Return the seq of the newest event; 0 before any."""
@@ -239,7 +265,7 @@ class Store:
     def fact(self, trial: str, key: str) -> Any:
         """Return a checkpoint's value, None when there is none."""
         found = self._db.one("SELECT value FROM fact WHERE trial = ? AND key = ?", (trial, key))
-        return json.loads(found[0]) if found else None
+        return self._sense(f"the fact {key} of trial {trial}", json.loads, found[0]) if found else None
 
     def put_artefact(self, trial: str, name: str, body: str) -> None:
         """Store a text that belongs to a trial (unit, diff, journal window), masked by the caller."""
@@ -275,14 +301,17 @@ class Store:
     def _levels(self, where: str, values: tuple[str, ...]) -> list[MeasuredLevel]:
         rows = self._db.all(f"SELECT side, invocation, at, body FROM level WHERE {where} ORDER BY id", values)
         return [
-            MeasuredLevel(side=side, invocation=invocation, at=at, done=level_from_json(json.loads(body)))
+            MeasuredLevel(side=side, invocation=invocation, at=at, done=self._sense("a level", level_from_text, body))
             for side, invocation, at, body in rows
         ]
 
     # -- logs
 
     def add_log(self, trial: str, unit: str, invocation: str, records: Sequence[JournalRecord]) -> None:
-        """Store journal records in order, in one commit."""
+        """Store journal records in order, in one commit; raises StoreError also while they would take the room that
+        moves need."""
+        if self._db.is_short:
+            raise StoreError("the disk is full; log lines wait")
         with self._db.write("log") as db:
             (n,) = db.execute("SELECT COALESCE(MAX(n), 0) FROM log WHERE trial = ?", (trial,)).fetchone()
             db.executemany(
@@ -313,22 +342,3 @@ class Store:
 
 def _json(record: Any) -> str:
     return json.dumps(dataclasses.asdict(record))
-
-
-def _trial_row(row: tuple[Any, ...]) -> TrialRow:
-    failure = Failure(**json.loads(row[10])) if row[10] else None
-    if failure is not None:
-        failure = dataclasses.replace(failure, lines=tuple(failure.lines))
-    return TrialRow(
-        id=row[0],
-        name=row[1],
-        service=row[2],
-        host=row[3],
-        spec=spec_from_json(json.loads(row[4])),
-        created_at=row[5],
-        updated_at=row[6],
-        state=State(row[7]),
-        outcome=Outcome(row[8]) if row[8] else None,
-        reason=row[9],
-        failure=failure,
-    )

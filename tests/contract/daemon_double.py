@@ -29,6 +29,7 @@ class Daemon:
     stream_queries: list[dict[str, str]] = field(default_factory=list)
     on_stream_end: Callable[[], None] = lambda: None
     hangs_up_on: str = ""
+    problem: str | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json() if request.method == "POST" and request.can_read_body else None
@@ -44,6 +45,8 @@ class Daemon:
             since, limit = int(request.query["since"]), int(request.query["limit"])
             later = [event for event in self.stored if event["seq"] > since]
             return web.json_response({"events": later[:limit]})
+        if request.path == "/v1/health" and request.path not in self.answers:
+            return web.json_response({"state": "degraded" if self.problem else "ok", "problem": self.problem})
         if request.path.endswith("/log"):
             after, limit = int(request.query["after"]), int(request.query["limit"])
             return web.json_response({"lines": [line for line in self.log if line["n"] > after][:limit]})

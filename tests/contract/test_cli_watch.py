@@ -69,6 +69,22 @@ async def test_a_lost_connection_resumes_after_the_last_seq(daemon: Daemon) -> N
     assert [query["since"] for query in daemon.stream_queries] == ["0", "11", "14"]
 
 
+async def test_a_daemon_that_can_t_store_says_so_once(daemon: Daemon) -> None:
+    daemon.streams = [STORY[:2], STORY[2:], [END]]
+
+    settle = daemon.on_stream_end
+
+    def degrade() -> None:
+        settle()
+        daemon.problem = "the database \x1b[31mcan't be used"
+
+    daemon.on_stream_end = degrade
+    ended = await specd("watch", "ngram", "--socket", str(daemon.socket))
+    assert ended.status == 0
+    assert ended.out.count("can't be used") == 1
+    assert "\x1b" not in ended.out
+
+
 async def test_a_daemon_that_was_restarted_is_found_again(tmp_path: Path) -> None:
     socket = tmp_path / "specd.sock"
     async with daemon_at(socket) as first:

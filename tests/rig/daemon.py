@@ -1,6 +1,7 @@
 """The real daemon as a process of its own, driven through its API and its command line."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specd.cli.client import ApiClient
+from specd.cli.client import ApiClient, StreamLost
 from specd.errors import DaemonUnreachable
 from tests.rig.forks import Fork, Forks
 from tests.rig.site import Site, config_text
@@ -115,14 +116,17 @@ class Daemon:
     async def reached(self, trial: str, *states: str, within_s: float = 60) -> dict[str, Any]:
         """Wait for a move into one of the states that was not waited for yet, through the stream; returns that
         event."""
-        async with asyncio.timeout(within_s), self.client.events(self._seen.get(trial, 0), trial) as events:
-            async for event in events:
-                self._seen[trial] = event["seq"]
-                if event["type"] == "TrialMoved" and event["target"] in states:
-                    return dict(event)
-                if event["type"] == "TrialMoved" and event["target"] in SETTLED:
-                    raise AssertionError(f"settled in {event['target']} before {states}: {event['cause']}")
-        raise AssertionError("the event stream ended")
+        async with asyncio.timeout(within_s):
+            while True:
+                # A daemon whose health changes lets its listeners come again.
+                with contextlib.suppress(StreamLost):
+                    async with self.client.events(self._seen.get(trial, 0), trial) as events:
+                        async for event in events:
+                            self._seen[trial] = event["seq"]
+                            if event["type"] == "TrialMoved" and event["target"] in states:
+                                return dict(event)
+                            if event["type"] == "TrialMoved" and event["target"] in SETTLED:
+                                raise AssertionError(f"settled in {event['target']} before {states}: {event['cause']}")
 
     async def settled(self, trial: str, within_s: float = 90) -> dict[str, Any]:
         """Wait until the trial has settled or is parked; returns it whole."""
@@ -159,9 +163,9 @@ class Daemon:
                 await asyncio.sleep(0.1)
         return dict(shown)
 
-    async def until_logged(self, words: str, within_s: float = 30) -> None:
-        """Wait until the daemon's log holds these words once more than now."""
-        before = self.log.read_text().count(words)
+    async def until_logged(self, words: str, within_s: float = 30, *, before: int | None = None) -> None:
+        """Wait until the daemon's log holds these words once more than now, or than `before`."""
+        before = self.log.read_text().count(words) if before is None else before
         async with asyncio.timeout(within_s):
             while self.log.read_text().count(words) <= before:
                 await asyncio.sleep(0.05)

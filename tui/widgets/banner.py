@@ -1,4 +1,4 @@
-"""What must not be missed, below the heading: the daemon is away, a service needs a person."""
+"""What must not be missed, below the heading: the daemon is away or degraded, a service needs a person."""
 
 from datetime import datetime
 from typing import cast
@@ -27,6 +27,8 @@ class Banner(Static):
                 f"{glyphs.warning} {view.away_why} (since {clock_time(moment(view.away_since))}).{shown} Trying again."
             )
             lines.append(Content.assemble((text, BAD)))
+        elif view.problem:
+            lines.append(Content.assemble((f"{glyphs.warning} {view.problem}", BAD)))
         for trial in view.parked():
             text = (
                 f"{glyphs.failed} {trial.service} on {trial.host} needs a person: the rollback of {trial.name} failed "
