@@ -11,12 +11,13 @@ from specd.errors import HostError, StoreError
 from specd.phases.claim import renew_claim
 from specd.phases.context import Context
 from specd.phases.guard import fired_step, renew_guard
+from specd.phases.lease import Lease
 from specd.phases.ready import candidate_view
 from specd.phases.step import Step
 from specd.uncut import end_task
 from specd.watch import UnitWatch
 from states.events import TaskRestarted
-from states.table import CANDIDATE_OWNS, State
+from states.table import CANDIDATE_OWNS, State, Trigger
 
 __all__ = ["Companions"]
 
@@ -41,6 +42,7 @@ class Companions:
     def __init__(self, ctx: Context, interrupt: Interrupt) -> None:
         self._ctx = ctx
         self._interrupt = interrupt
+        self._lease = Lease(ctx)
         self._hold: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -93,20 +95,52 @@ class Companions:
         )
 
     async def _keep_hold(self) -> None:
-        """Renew the claim and, once it is armed, the guard; without the claim nothing on the host is ours to renew."""
+        """Renew claim and guard for as long as they are ours."""
         while True:
             pause = self._ctx.service.guard.renew_s
+            renewal = self._ctx.renewal = asyncio.create_task(self._renewed(), name="renewal")
             try:
-                if (lost := await renew_claim(self._ctx)) is not None:
-                    self._interrupt(lost)
-                    return
-                if await renew_guard(self._ctx):
-                    self._interrupt(fired_step(), only_in=CANDIDATE_OWNS)
-                    return
-            except (HostError, StoreError) as error:
-                log.warning("hold.not-renewed", error=str(error))
+                await asyncio.wait({renewal})
+            finally:
+                await end_task(renewal)
+            if renewal.cancelled():
+                # The trial's own work came first.
                 pause = min(pause, _RETRY_S)
+            elif (error := renewal.exception()) is None:
+                self._lease.renewed()
+                if (step := renewal.result()) is not None:
+                    # A guard that has fired says nothing about a rollback, which may have begun meanwhile.
+                    has_fired = step.trigger is Trigger.GUARD_FIRED
+                    taken = self._interrupt(step, only_in=CANDIDATE_OWNS if has_fired else frozenset(State))
+                    if taken or not has_fired:
+                        return
+            elif isinstance(error, HostError | StoreError):
+                log.warning("hold.not-renewed", error=str(error))
+                self._lease.not_renewed(error)
+                pause = min(pause, _RETRY_S)
+            else:
+                raise error
             await asyncio.sleep(pause)
+
+    async def _renewed(self) -> Step | None:
+        """Renew the claim and, once it is armed, the guard; without the claim nothing on the host is ours to renew.
+
+        Returns the step to take when the claim is lost or the guard has fired.
+        """
+        trouble: HostError | None = None
+        try:
+            if (lost := await renew_claim(self._ctx)) is not None:
+                return lost
+        except HostError as error:
+            # A host that can't be asked can't renew a guard either; one that takes no more files still can.
+            if error.retryable:
+                raise
+            trouble = error
+        if await renew_guard(self._ctx):
+            return fired_step()
+        if trouble is not None:
+            raise trouble
+        return None
 
     async def _watch_candidate(self, watch: UnitWatch, command: ServerCommand) -> None:
         while watch.exit is None:

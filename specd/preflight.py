@@ -12,6 +12,7 @@ from specd.errors import SpecdError
 from specd.fleet import Fleet
 from specd.hosts.gpu import gpu_memory
 from specd.phases.context import find_server, server_address
+from specd.phases.lease import lease_check
 from specd.settings import Config, ServiceSettings
 
 __all__ = ["check", "check_fleet"]
@@ -60,6 +61,7 @@ async def _service(fleet: Fleet, service: ServiceSettings) -> tuple[str, list[Ch
     try:
         manager = fleet.manager(service)
         checks += await manager.preflight(service.unit)
+        checks.append(lease_check(service, is_local=fleet.host(service.host).is_local))
         facts = await manager.facts(service.unit)
         engine, command = find_server(service, facts.argv)
         status = await manager.status(service.unit)

@@ -15,7 +15,7 @@ from specd.deadline import Deadline
 from specd.engines.engine import Failure
 from specd.errors import HostError, InternalFault, SpecdError, StoreError
 from specd.phases import PHASES, Context, Step
-from specd.phases.claim import give_claim_back
+from specd.phases.clearing import discard, let_go
 from specd.phases.guard import disarm_guard, fired_step, has_fired
 from specd.phases.stand_in import tear_down
 from specd.settings import Deadlines
@@ -38,7 +38,6 @@ log = structlog.get_logger()
 
 _ROLLBACK_TRIES = 5
 _AWAY_S = 120.0
-_DISCARD_S = 30.0
 _STORE_RETRY_S = 0.5
 _STORE_RETRY_MOST_S = 3.0
 _LOOK_S = 10.0
@@ -320,34 +319,27 @@ class TrialRun:
         """Do what must be done on the host before the move out of this state can be true."""
         target = destination(self.machine.state, step.trigger)
         if target is State.WITHDRAWN and self.machine.state in (State.WRITE_UNIT, State.VERIFY):
-            await self._discard()
+            await discard(self.ctx)
         if target in (State.WITHDRAWN, State.RESTORED) and self.ctx.row.spec.rehearsal:
             await tear_down(self.ctx)
         if target is State.WITHDRAWN and not self.ctx.claim_lost:
-            await self._let_go()
-        if target is State.KEPT:
+            await let_go(self.ctx)
+        return await self._keep(step) if target is State.KEPT else step
+
+    async def _keep(self, step: Step) -> Step:
+        """Take the guard away from a candidate that is to stay; a host that is away meanwhile is waited for."""
+        while True:
             try:
-                await disarm_guard(self.ctx)
-                await give_claim_back(self.ctx)
+                if not await disarm_guard(self.ctx, fired_too=False):
+                    return fired_step()
+                await let_go(self.ctx)
+                return step
             except HostError as error:
-                return Step.failed("guard", f"the guard could not be taken away, so nothing can be kept: {error}")
-        return step
-
-    async def _discard(self) -> None:
-        try:
-            async with asyncio.timeout(_DISCARD_S):
-                await self.ctx.manager.uninstall(self.ctx.candidate_name)
-        except (SpecdError, TimeoutError) as error:
-            self.ctx.note(
-                "warning", f"{self.ctx.candidate_name} could not be removed ({error}); the next trial does it"
-            )
-
-    async def _let_go(self) -> None:
-        try:
-            async with asyncio.timeout(_DISCARD_S):
-                await give_claim_back(self.ctx)
-        except (SpecdError, TimeoutError) as error:
-            self.ctx.note("warning", f"the claim on {self.ctx.service.unit} could not be given back: {error}")
+                if not error.retryable:
+                    return Step.failed("guard", f"the guard could not be taken away, so nothing can be kept: {error}")
+                self._trouble = error
+            if (other := await self._pause(_PAUSES_S[0])) is not None:
+                return other
 
 
 def _cancelled(by: str, why: str, trigger: Trigger) -> Step:

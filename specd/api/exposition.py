@@ -3,6 +3,8 @@
 import time
 
 from specd.api.service import Application
+from specd.phases.guard import guard_left_s
+from specd.store import TrialRow
 from states.table import PARKED, State
 
 __all__ = ["CONTENT_TYPE", "page"]
@@ -33,12 +35,24 @@ def page(app: Application) -> str:
             f'specd_host_connected{{host="{_escaped(name)}"}} {int(app.fleet.host(name).link.connected)}'
             for name in app.config.hosts
         ),
+        "# HELP specd_guard_remaining_seconds Seconds until the guard on a host acts unless it is renewed.",
+        "# TYPE specd_guard_remaining_seconds gauge",
+        *_guards(app, open_trials),
         "# TYPE specd_last_event_seq counter",
         f"specd_last_event_seq {app.store.last_seq()}",
         "# TYPE process_start_time_seconds gauge",
         f"process_start_time_seconds {_START:.3f}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _guards(app: Application, open_trials: list[TrialRow]) -> list[str]:
+    waiting = ((row, guard_left_s(app.store.fact(row.id, "guard"))) for row in open_trials)
+    return [
+        f'specd_guard_remaining_seconds{{trial="{row.id}",service="{_escaped(row.service)}"}} {left_s:.1f}'
+        for row, left_s in waiting
+        if left_s is not None
+    ]
 
 
 def _counted(app: Application) -> dict[tuple[str, str], int]:

@@ -15,6 +15,7 @@ from specd.deadline import Deadline
 from specd.errors import Degraded, Refused, StoreError, UsageError
 from specd.fleet import Fleet
 from specd.phases import Context
+from specd.phases.guard import guard_json
 from specd.planning import expected_outage_s, plan_trial
 from specd.preflight import check_fleet
 from specd.scheduler import Scheduler
@@ -40,21 +41,26 @@ class Application:
         self.scheduler = scheduler
         self.started_at = clock.now()
         self._started = time.monotonic()
+        self._seq = 0
 
     def health(self) -> dict[str, Any]:
         """Return who answers here; that does not depend on whether the database can be read."""
-        database, seq = self.store.database, 0
         with contextlib.suppress(StoreError):
-            seq = self.store.last_seq()
+            self._seq = self.store.last_seq()
         return {
-            "state": "degraded" if database.problem or database.is_short else "ok",
-            "problem": database.problem or (self._short_words() if database.is_short else None),
+            "state": "degraded" if self._problem() else "ok",
+            "problem": self._problem(),
             "version": __version__,
             "pid": os.getpid(),
             "started_at": self.started_at,
-            "seq": seq,
+            "seq": self._seq,
             "state_dir": str(self.paths.state_dir),
         }
+
+    def _problem(self) -> str | None:
+        """Say why new work is refused; None while it is not."""
+        database = self.store.database
+        return database.problem or (self._short_words() if database.is_short else None)
 
     def _short_words(self) -> str:
         return f"the disk of {self.paths.state_dir} is full: open trials go on, new ones wait until there is room"
@@ -112,8 +118,9 @@ class Application:
         return make(Deadline(self.config.services[spec.service].deadlines.verify_s), lambda: State.VERIFY)
 
     def trials(self, limit: int, before: str) -> dict[str, Any]:
-        """Return the latest trials, newest first, or those after the trial `before` in that list."""
-        return {"trials": [brief(row, self.scheduler.find(row.id)) for row in self.store.trials(limit, before)]}
+        """Return the latest trials, newest first, or those after the trial `before`; and what is wrong with us."""
+        found = [brief(row, self.scheduler.find(row.id)) for row in self.store.trials(limit, before)]
+        return {"trials": found, "problem": self._problem()}
 
     def trial(self, word: str) -> dict[str, Any]:
         """Return one trial, whole."""
@@ -174,7 +181,7 @@ class Application:
                     "serving": serving(held, service.unit) if held else f"the baseline {service.unit}",
                     "trial": held.id if held else None,
                     "state": held.state.value if held else None,
-                    "guard": guard,
+                    "guard": guard_json(guard),
                     "expected_outage_s": expected_outage_s(self.store, service.name),
                     "link": {
                         "connected": host.link.connected,

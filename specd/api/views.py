@@ -5,6 +5,7 @@ from typing import Any
 
 from specd import clock
 from specd.engines.masking import MASK, is_secret_name
+from specd.phases.guard import guard_json
 from specd.store import Store, TrialRow
 from specd.trial import TrialRun
 from states.table import CANDIDATE_OWNS, State
@@ -74,7 +75,7 @@ def whole(row: TrialRow, run: TrialRun | None, store: Store, unit: str) -> dict[
         "baseline": _side(facts["baseline"], levels.get("baseline")),
         "candidate": _side({**(facts["candidate"] or {}), "invocation": invocation}, levels.get("candidate")),
         "comparison": facts["comparison"],
-        "guard": facts["guard"],
+        "guard": guard_json(facts["guard"]),
         "checks": facts["checks"] or [],
         "note": row.spec.note,
         "rehearsal": row.spec.rehearsal,

@@ -40,7 +40,10 @@ class _ConnectionBroke(DaemonUnreachable):
 
 
 class ApiClient:
-    """A client of one daemon, at a unix socket's path or at http://host:port with a token; a context manager."""
+    """A client of one daemon, at a unix socket's path or at http://host:port with a token; a context manager.
+
+    `problem` is what the daemon said is wrong with it when it was last asked for its trials.
+    """
 
     def __init__(self, socket: str, *, token: str = "") -> None:
         self.socket = socket
@@ -48,6 +51,7 @@ class ApiClient:
         self._base = socket.rstrip("/") if self._is_tcp else "http://specd"
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session: aiohttp.ClientSession | None = None
+        self.problem = ""
 
     async def __aenter__(self) -> Self:
         connector = None if self._is_tcp else aiohttp.UnixConnector(path=self.socket)
@@ -75,13 +79,14 @@ class ApiClient:
         return await self.get("/v1/health")
 
     async def trials(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Return the latest trials, newest first, read a page at a time."""
+        """Return the latest trials, newest first, read a page at a time; sets `problem`."""
         found: list[dict[str, Any]] = []
         while len(found) < limit:
             after = {"before": str(found[-1]["id"])} if found else {}
-            page = (await self.get("/v1/trials", limit=min(limit - len(found), _PAGE), **after))["trials"]
-            found += page
-            if not page:
+            page = await self.get("/v1/trials", limit=min(limit - len(found), _PAGE), **after)
+            self.problem = str(page.get("problem") or "")
+            found += page["trials"]
+            if not page["trials"]:
                 break
         return found
 

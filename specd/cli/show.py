@@ -99,8 +99,22 @@ def _heading(trial: Trial, terminal: Terminal) -> list[str]:
         rows.append(("created", local_day(trial["created_at"])))
     if trial.get("deadline_at") and state not in _SETTLED:
         rows.append(("deadline", local_day(trial["deadline_at"])))
+    if words := _guard_words(trial.get("guard")):
+        rows.append(("guard", words))
     title = terminal.style(f"Trial {clean(trial.get('name'))}", "bold")
     return [f"{title}  ({clean(trial.get('id'))})", *table(rows, indent="  ")]
+
+
+def _guard_words(guard: Any) -> str:
+    """Return what an armed guard is about to do, or that one has fired; nothing where there is none."""
+    if not isinstance(guard, dict):
+        return ""
+    if guard.get("state") == "fired":
+        return f"fired at {local_time(guard.get('at'))}: it stopped the candidate and started the baseline"
+    left_s = guard.get("remaining_s")
+    if guard.get("state") != "armed" or not isinstance(left_s, int | float):
+        return ""
+    return f"armed on the host: unless it is renewed, it brings the baseline back in {duration(left_s)}"
 
 
 def _changes(trial: Trial, terminal: Terminal) -> list[str]:

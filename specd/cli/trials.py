@@ -24,6 +24,8 @@ def trials(args: argparse.Namespace) -> int:
 async def _trials(args: argparse.Namespace) -> int:
     async with api(args) as client:
         found = await client.trials(args.limit)
+        if client.problem:
+            sys.stderr.write(f"specd: {clean(client.problem)}\n")
     if args.json:
         print_json({"trials": found})
         return 0

@@ -102,6 +102,7 @@ class LiveView:
         self._state = ""
         self._since: datetime | None = None
         self._ends: datetime | None = None
+        self._guard_acts: datetime | None = None
         self._progress: Event | None = None
         # By this machine's clock: the daemon's may be another one's.
         self._told = datetime.now(UTC)
@@ -117,8 +118,10 @@ class LiveView:
         elif kind == "TrialSubmitted":
             self._state, self._since = State.QUEUED.value, moment(event.get("at"))
             self._line(event, "bold")
-        elif kind == "GuardChanged" and event.get("state") == "renewed":
-            pass
+        elif kind == "GuardChanged":
+            self._guard_acts = moment(event.get("until"))
+            if event.get("state") != "renewed":
+                self._line(event, _colour(event))
         elif kind != "CheckFinished" or event.get("status") != "passed":
             self._line(event, _colour(event))
         if kind not in _LIVE_ONLY:
@@ -172,6 +175,7 @@ class LiveView:
             f"about {duration(left_s)} left" if left_s else "",
             f"{duration((now - self._since).total_seconds())} so far" if self._since else "",
             self._detail(),
+            f"guard acts in {duration((self._guard_acts - now).total_seconds())}" if self._guard_acts else "",
         ]
         title = f"{self._state}: {_TITLES.get(self._state, '')}"
         short, whole = ("  " + "  ".join(part for part in row if part) for row in (parts, [title, *parts[1:]]))

@@ -9,6 +9,7 @@ from specd.engines.openai_probe import Health, NoToken
 from specd.errors import NotFound
 from specd.phases.claim import CLAIM_CHECK, claim_check, claim_service
 from specd.phases.context import Baseline, Context, server_address
+from specd.phases.lease import lease_check
 from specd.phases.measure import measure, plan_digest
 from specd.phases.release import stop_and_release
 from specd.phases.stand_in import set_up, trial_of
@@ -86,7 +87,7 @@ async def preflight(ctx: Context) -> tuple[list[Check], Baseline | None]:
     """Check, without changing anything, that the service can be driven and answers; the baseline if it could be
     read."""
     claim, checks = await asyncio.gather(claim_check(ctx), ctx.manager.preflight(ctx.service.unit))
-    checks = [claim, *checks]
+    checks = [claim, *checks, lease_check(ctx.service, is_local=ctx.host.is_local)]
     if failures(checks):
         return checks, None
     baseline = await ctx.look_at_baseline()

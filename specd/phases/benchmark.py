@@ -11,10 +11,11 @@ from specd.engines.openai_probe import Health, NoToken
 from specd.phases.context import Context
 from specd.phases.measure import measure, plan_digest, summaries
 from specd.phases.ready import candidate_view
+from specd.phases.serving import prove_serving
 from specd.phases.step import Step
 from specd.services.service import UnitFacts
 from states.events import VerdictReached
-from states.table import Outcome, Trigger
+from states.table import Outcome, State, Trigger
 
 __all__ = ["run"]
 
@@ -37,7 +38,23 @@ async def run(ctx: Context) -> Step:
         return dead
     known = ctx.fact("baseline") or {}
     baseline = [m.done for m in ctx.store.baseline_levels(ctx.service.name, str(known.get("invocation")), digest)]
-    return _judge(ctx, engine, command, baseline, candidate, await _company(ctx))
+    step = _judge(ctx, engine, command, baseline, candidate, await _company(ctx))
+    if step.trigger is Trigger.KEEP and (trouble := await _unproven(ctx, facts, command)) is not None:
+        return trouble
+    return step
+
+
+async def _unproven(ctx: Context, facts: UnitFacts, command: ServerCommand) -> Step | None:
+    """Return why a candidate that is to be kept can't be, None when it serves: much may have happened since it was
+    measured, and its guard is taken away next."""
+    try:
+        _, checks = await prove_serving(ctx, ctx.candidate_name, facts, command, within_s=ctx.bench.first_token_s)
+    except NoToken as error:
+        if ctx.watch is not None and ctx.watch.exit is not None:
+            return Step.because(ctx.watch.exit)
+        return Step.failed(error.kind, f"the candidate gave no token when it was to be kept: {error.what}")
+    ctx.report(checks, State.BENCHMARK.value)
+    return None
 
 
 async def _company(ctx: Context) -> Failure | None:

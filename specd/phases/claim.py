@@ -33,7 +33,7 @@ def _user() -> str:
 
 async def claim_service(ctx: Context) -> Step | None:
     """Take the claim, or renew ours; returns the step to take when another daemon has the service."""
-    async with ctx.guarding:
+    async with ctx.holding():
         ctx.claim_is_ours = True
         return await _claim(ctx)
 
@@ -68,7 +68,7 @@ def claim_words(unit: str, claim: Claim) -> str:
 
 async def give_claim_back(ctx: Context) -> None:
     """Give the claim back; somebody else's stays."""
-    async with ctx.guarding:
+    async with ctx.holding():
         ctx.claim_is_ours = False
         await ctx.manager.release_claim(ctx.service.unit, ctx.store.installation)
 

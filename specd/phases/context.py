@@ -27,6 +27,7 @@ from specd.hosts.host import Host, Route
 from specd.services.service import Candidate, JournalRecord, ServiceManager, UnitFacts, UnitStatus
 from specd.settings import BenchSettings, ServiceSettings
 from specd.store import Store, TrialRow
+from specd.uncut import end_task
 from specd.watch import UnitWatch, WatchSource
 from states.events import CheckFinished, NoteAdded, StageProgressed
 from states.table import CANDIDATE_OWNS, State
@@ -62,6 +63,7 @@ class Context:
     deadline: Deadline
     machine_state: Callable[[], State]
     guarding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    renewal: asyncio.Task[Any] | None = None
     guard_renewed_at: float = float("-inf")
     claim_lost: str = ""
     claim_renewed_at: float = float("-inf")
@@ -129,6 +131,16 @@ class Context:
         since = self.fact(f"since.{State.RESTART.value}")
         extended = sum(float(self.fact(f"extended.{state.value}") or 0.0) for state in CANDIDATE_OWNS)
         return self.service.deadlines.candidate_s + extended - (clock.elapsed_s(since) if since else 0.0)
+
+    # -- claim and guard
+
+    @contextlib.asynccontextmanager
+    async def holding(self) -> AsyncIterator[None]:
+        """Have claim and guard for the trial's own work: a renewal under way, which may hang, gives way."""
+        if self.renewal is not None:
+            await end_task(self.renewal)
+        async with self.guarding:
+            yield
 
     # -- looking
 

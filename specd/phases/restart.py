@@ -6,7 +6,7 @@ import time
 from specd.engines.openai_probe import Health
 from specd.errors import UnitError
 from specd.phases.context import Baseline, Context
-from specd.phases.guard import arm_guard
+from specd.phases.guard import arm_guard, fired_step
 from specd.phases.release import stop_and_release
 from specd.phases.step import Step
 from specd.services.service import UnitStatus
@@ -19,7 +19,8 @@ __all__ = ["run"]
 
 async def run(ctx: Context) -> Step:
     """Go from the running baseline to the started candidate; the InvocationID tells whether that happened already."""
-    await arm_guard(ctx)
+    if await arm_guard(ctx):
+        return fired_step()
     name = ctx.candidate_name
     before = ctx.fact("restart.before")
     status = await ctx.manager.status(name)

@@ -8,7 +8,7 @@ from specd.engines.openai_probe import NoToken
 from specd.errors import EngineError, HostError, SpecdError
 from specd.phases.claim import claim_service, give_claim_back
 from specd.phases.context import Baseline, Context
-from specd.phases.guard import arm_guard, disarm_guard
+from specd.phases.guard import disarm_guard, rearm_guard
 from specd.phases.loading import stalled
 from specd.phases.release import stop_and_release
 from specd.phases.serving import prove_serving
@@ -72,7 +72,7 @@ async def _not_up(ctx: Context, failure: Failure) -> Step:
 async def _keep_guarded(ctx: Context) -> None:
     """Renew the guard for as long as the rollback takes; a host that refuses it must not keep the baseline away."""
     try:
-        await arm_guard(ctx)
+        await rearm_guard(ctx)
     except HostError as error:
         if error.retryable:
             raise

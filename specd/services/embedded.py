@@ -293,14 +293,18 @@ class EmbeddedManager:
             lease_s=plan.lease_s,
         )
 
-    async def disarm_guard(self, trial: str) -> None:
-        """Take the guard away; safe to repeat."""
-        await self._link.ask("guard-disarm", trial=trial)
+    async def disarm_guard(self, trial: str, *, fired_too: bool = True) -> bool:
+        """Take the guard away; safe to repeat. False when it has fired and stays, without `fired_too`."""
+        return bool(await self._link.ask("guard-disarm", trial=trial, fired_too=fired_too))
 
     async def guard(self, trial: str) -> ArmedGuard | None:
         """Look at the trial's guard; None when there is none."""
         raw = await self._link.ask("guard", trial=trial)
-        return ArmedGuard(trial=trial, state=raw["state"], remaining_s=raw["remaining_s"]) if raw is not None else None
+        if raw is None:
+            return None
+        state = raw["state"]
+        is_acting = state == "fired" and not raw["done"]
+        return ArmedGuard(trial=trial, state=state, remaining_s=raw["remaining_s"], is_acting=is_acting)
 
 
 def _record(raw: Mapping[str, Any]) -> JournalRecord:

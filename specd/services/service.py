@@ -157,11 +157,15 @@ class GuardPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmedGuard:
-    """A guard on the host as it is now: `state` is armed or fired; `remaining_s` until it fires (0 once fired)."""
+    """A guard on the host as it is now: `state` is armed or fired; `remaining_s` until it fires (0 once fired).
+
+    One that has fired `is_acting` until it has asked for the baseline's start.
+    """
 
     trial: str
     state: str
     remaining_s: float
+    is_acting: bool = False
 
 
 class ServiceManager(Protocol):
@@ -284,8 +288,8 @@ class ServiceManager(Protocol):
         """Arm or renew the dead-man's switch: it fires `lease_s` from now unless renewed or disarmed."""
         ...
 
-    async def disarm_guard(self, trial: str) -> None:
-        """Take the guard away, fired or not; safe to repeat."""
+    async def disarm_guard(self, trial: str, *, fired_too: bool = True) -> bool:
+        """Take the guard away; safe to repeat. One that has fired stays without `fired_too`: then False is returned."""
         ...
 
     async def guard(self, trial: str) -> ArmedGuard | None:

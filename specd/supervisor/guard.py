@@ -42,7 +42,7 @@ def boot_time() -> float:
 
 class Guards:
     """All guards. `find` gives the service of a unit's name or None; `persist` stores them, and says whether it did;
-    `post_sentinel` starts the process that outlives ours."""
+    `post_sentinel` sees to it that the process that outlives ours stands."""
 
     def __init__(
         self, find: Callable[[str], Service | None], persist: Callable[[], bool], post_sentinel: Callable[[], None]
@@ -83,6 +83,11 @@ class Guards:
         if (task := self._acting.pop(trial, None)) is not None:
             task.cancel()
         self._persist()
+
+    @property
+    def are_waiting(self) -> bool:
+        """True while a guard is armed, or has fired and still acts."""
+        return not all(guard.done for guard in self._guards.values())
 
     def get(self, trial: str) -> Guard | None:
         """Look at a guard."""

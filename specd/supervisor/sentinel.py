@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["post"]
+__all__ = ["is_posted", "post"]
 
 LOOK_S = 0.5
 OVERDUE_S = 10.0
@@ -38,6 +38,11 @@ def post(directory: Path, lifeline: int | None) -> None:
         pass_fds=() if lifeline is None else (lifeline,),
         env=_environment(),
     )
+
+
+def is_posted(directory: Path) -> bool:
+    """True when a sentinel stands for a directory."""
+    return _holder(directory / "sentinel.pid") is not None
 
 
 def _environment() -> dict[str, str]:
@@ -73,17 +78,17 @@ def _state(directory: Path) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
-def _supervisor_pid(directory: Path) -> int | None:
-    """Return the pid of the supervisor that holds the directory; None when none does."""
+def _holder(path: Path) -> int | None:
+    """Return the pid in a lock file that is held, 0 where it is not there yet; None when nobody holds it."""
     try:
-        lock = os.open(directory / "supervisor.pid", os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         text = os.pread(lock, 32, 0).strip()
-        return int(text) if text.isdigit() else None
+        return int(text) if text.isdigit() else 0
     finally:
         os.close(lock)
     return None
@@ -116,12 +121,12 @@ def watch(directory: Path, lifeline: int | None) -> None:
         guards = [guard for guard in state.get("guards", []) if not guard.get("done")]
         if not guards:
             return
-        pid = _supervisor_pid(directory)
+        pid = _holder(directory / "supervisor.pid")
         if pid is None:
             if state.get("ended"):
                 return
             _start(directory, lifeline)
-        elif any(_is_overdue(guard) for guard in guards):
+        elif pid and any(_is_overdue(guard) for guard in guards):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         cut, _, _ = select.select([] if lifeline is None else [lifeline], [], [], LOOK_S)

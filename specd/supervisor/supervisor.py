@@ -14,7 +14,7 @@ from specd.supervisor.guard import Guards
 from specd.supervisor.journal import Journal
 from specd.supervisor.keeper import become_subreaper
 from specd.supervisor.proc import process_table, read_stat
-from specd.supervisor.sentinel import post
+from specd.supervisor.sentinel import is_posted, post
 from specd.supervisor.service import Service
 from specd.supervisor.statefile import Running, end_stale, read_state, write_state
 from specd.supervisor.unit import SUFFIX, BadUnit, normal_name, parse_unit, stem
@@ -24,6 +24,7 @@ __all__ = ["NoSuchUnit", "Supervisor", "log"]
 STALE_LIMIT_S = 10.0
 QUICK_STOP_S = 1.0
 JOURNAL_KEPT_S = 7 * 86400.0
+SENTINEL_LOOK_S = 2.0
 
 
 class NoSuchUnit(Exception):
@@ -51,6 +52,7 @@ class Supervisor:
         self._journals: dict[str, Journal] = {}
         self.guards = Guards(self.services.get, self.persist, self._post_sentinel)
         self._shutdown: asyncio.Task[None] | None = None
+        self._sentinel_look: asyncio.TimerHandle | None = None
 
     def boot(self) -> None:
         """End what an earlier supervisor left, take up its guards, then start every enabled unit."""
@@ -156,8 +158,17 @@ class Supervisor:
         return True
 
     def _post_sentinel(self) -> None:
+        """Have a sentinel stand for as long as a guard waits; it need not be our child: no event tells its end."""
+        if self._sentinel_look is not None:
+            self._sentinel_look.cancel()
+            self._sentinel_look = None
+        if self.is_ending or not self.guards.are_waiting:
+            return
+        loop = asyncio.get_running_loop()
+        self._sentinel_look = loop.call_later(SENTINEL_LOOK_S, self._post_sentinel)
         try:
-            post(self.directory, self._lifeline)
+            if not is_posted(self.directory):
+                post(self.directory, self._lifeline)
         except OSError as error:
             log(f"no sentinel could be started: {error}; guards act only while this supervisor runs")
 

@@ -180,8 +180,13 @@ class Verbs:
     def _guard_renew(self, request: Request) -> Any:
         return _guard_json(self._supervisor.guards.renew(field_of(request, "trial", str), _seconds(request, "lease_s")))
 
-    def _guard_disarm(self, request: Request) -> None:
-        self._supervisor.guards.disarm(field_of(request, "trial", str))
+    def _guard_disarm(self, request: Request) -> bool:
+        trial = field_of(request, "trial", str)
+        guard = self._supervisor.guards.get(trial)
+        if guard is not None and guard.state == "fired" and not field_of(request, "fired_too", bool, True):
+            return False
+        self._supervisor.guards.disarm(trial)
+        return True
 
     def _guard(self, request: Request) -> Any:
         return _guard_json(self._supervisor.guards.get(field_of(request, "trial", str)))

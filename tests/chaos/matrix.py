@@ -1,122 +1,200 @@
-"""Every state and every fault: what must come of it, and the one trial that shows it."""
+"""Every state and every fault: the one trial that shows what comes of the two."""
 
 import asyncio
+import json
+import sqlite3
+import time
 from typing import Any
 
-from tests.chaos.faults import FAULTS, Scene
-from tests.chaos.proof import prove, states_of
-from tests.chaos.random_schedules import CONFIG, SETTLED
-from tests.rig import Daemon, Site
+from tests.chaos.direction import LONG_LEASE_S, directed, is_held, release, until_held
+from tests.chaos.expected import CELLS, KEPT, MEASURED, SURVIVED, WITHDRAWN, WORKING, Cell, ends_of, more_starts
+from tests.chaos.faults import FAULTS, OF_THE_DAEMON, Scene, faults_of, strike
+from tests.chaos.proof import before, prove, states_of
+from tests.chaos.sites import FAILURES, Places
+from tests.chaos.witness import SETTLED, Witness
+from tests.rig import SCRIPT, Daemon, Site, SmallDisk
 
-__all__ = ["CELLS", "ENDING", "STATES", "SURVIVED", "expected", "play_cell", "play_chain"]
+__all__ = ["FAST", "KEEP", "NGRAM", "play_cell", "play_chain", "run_matrix"]
 
-STATES = (
-    "baseline",
-    "write-unit",
-    "verify",
-    "restart",
-    "loading",
-    "cudagraph-compile",
-    "ready",
-    "benchmark",
-    "rollback",
-)
-BEFORE = STATES[:3]
-MEASURED = {"worse", "better", "equivalent", "inconclusive", "invalid"}
-
-# Seconds each lasts. Those of the first kind cost a trial nothing, so one trial can bear them in every state in turn.
-SURVIVED = {
-    "link-cut": 5.0,
-    "packets-lost": 5.0,
-    "sshd-restarted": 0.0,
-    "journald-restarted": 0.0,
-    "systemd-reexecuted": 0.0,
-    "database-locked": 2.0,
-    "daemon-frozen": 1.0,
-}
-ENDING = {
-    "link-cut": 12.0,
-    "host-frozen": 12.0,
-    "engine-killed": 0.0,
-    "engine-frozen": 9.0,
-    "host-rebooted": 0.0,
-    "power-cut": 0.5,
-    "daemon-killed": 12.0,
-}
-LEASE_S = 6.0
-CELLS = tuple((state, fault) for state in STATES for fault in ENDING)
-QUICK = {"lease_s = 30": f"lease_s = {LEASE_S:g}", "renew_s = 2": "renew_s = 1"}
 NGRAM: dict[str, Any] = {"speculative-config": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}}
+REFUSED: dict[str, Any] = {"max-model-len": "abc"}
+KEEP = '\n[services.llm.policy]\nafter_better = "keep"\nmargin = 0.01\n'
+FAST = {"SPECD_REHEARSAL": json.dumps({**SCRIPT, "base_step_ms": 1.0})}
+_TRIES = 4
+_STEADY_S = 3.0
+_LOOK_S = 0.05
 
 
-def expected(state: str, fault: str) -> set[tuple[str, str]]:
-    """Return the ends (state, outcome) that are right for a fault that strikes when a state has just been entered."""
-    measured = {("restored", outcome) for outcome in MEASURED}
-    failed = {("restored", "failed")}
-    if state == "rollback":
-        # The result is known; whatever happens on the way back changes nothing of it.
-        return measured
-    if state in BEFORE:
-        # The baseline was touched by the fault, not by us: the trial goes no further, or the fault came too late.
-        survivable = fault in {"link-cut", "daemon-killed", "host-frozen"}
-        return {("withdrawn", "failed")} | (measured if survivable or state != "baseline" else set()) | failed
-    if state == "restart":
-        # Whether the baseline had been stopped, and the guard armed, is a matter of milliseconds.
-        return failed | measured
-    if fault in {"engine-frozen", "host-frozen"}:
-        # An engine that moves again before anything was lost may go on.
-        return failed | measured
-    return failed
+async def run_matrix(kinds: tuple[str, ...], only: str) -> int:
+    """Play every cell on each site, those whose words contain `only`; prints the matrix and returns how many did not
+    hold."""
+    tried, failed = 0, []
+    with Places() as places:
+        for kind in kinds:
+            for cell in CELLS:
+                place = await asyncio.to_thread(places.place, kind)
+                if cell.fault not in faults_of(place.site, place.disk) or only not in str(cell):
+                    continue
+                tried += 1
+                started = time.monotonic()
+                try:
+                    words = await play_cell(place.site, place.disk, cell)
+                except FAILURES as error:
+                    failed.append(f"{kind}: {cell}")
+                    words = f"DID NOT HOLD: {error!r:.600}  files: {place.site.directory}"
+                    await asyncio.to_thread(places.drop, kind, keep_files=True)
+                print(f"{kind:8} {cell!s:60} {words} ({time.monotonic() - started:.0f} s)", flush=True)
+    print(f"{tried} cells tried, {tried - len(failed)} held; those that did not: {failed or 'none'}")
+    return len(failed)
 
 
-async def play_cell(site: Site, state: str, fault: str) -> dict[str, Any]:
-    """Run one trial that is struck by a fault in a state; raises AssertionError unless all holds."""
-    before = site.fingerprint()
-    async with _daemon(site) as daemon:
+async def play_cell(site: Site, disk: SmallDisk | None, cell: Cell) -> str:
+    """Run the trial of a cell and prove what must come of it; returns that in words. Raises AssertionError."""
+    orphans = cell.fault == "orphans-left"
+    if orphans:
+        await asyncio.to_thread(site.leave_orphans)
+    try:
+        play = {"kept": _play_kept, "queued": _play_queued}.get(cell.state, _play_working)
+        return await play(site, disk, cell)
+    finally:
+        if orphans:
+            await asyncio.to_thread(site.leave_none)
+
+
+async def _play_working(site: Site, disk: SmallDisk | None, cell: Cell) -> str:
+    was = await before(site)
+    async with directed(site, hold=[cell.state]) as daemon:
         trial = await daemon.submit(NGRAM, benchmark="small")
-        await daemon.reached(trial, state)
-        await FAULTS[fault](Scene(site, daemon, trial, ENDING[fault]))
-        shown = await daemon.until_settled(trial, within_s=120)
-    assert (shown["state"], shown["outcome"]) in expected(state, fault), (shown["outcome"], shown["reason"])
-    await prove(site, shown, before)
-    return shown
+        async with Witness(daemon, trial) as witness:
+            await until_held(daemon)
+            await _strike(Scene(site, daemon, disk, trial), cell)
+            shown = await witness.until()
+    words = _judged(cell, shown)
+    await prove(site, was, shown, more_starts=more_starts(cell))
+    return words
 
 
-async def play_chain(site: Site, fault: str) -> dict[str, Any]:
-    """Run one trial that is struck by a fault in every state in turn and must end as if there had been none."""
-    before = site.fingerprint()
-    daemon = _daemon(site, quick=False)
-    async with daemon:
-        trial = await daemon.submit(NGRAM, benchmark="small")
-        for state in STATES:
-            if not await _comes_to(daemon, trial, state):
-                break
-            await FAULTS[fault](Scene(site, daemon, trial, SURVIVED[fault]))
-        shown = await daemon.until_settled(trial, within_s=120)
-    assert (shown["state"], shown["outcome"]) in {("restored", outcome) for outcome in MEASURED}, shown["reason"]
+async def _play_queued(site: Site, disk: SmallDisk | None, cell: Cell) -> str:
+    """A trial waits in the queue while the one before it is struck in its load; then it is its turn."""
+    was = await before(site)
+    async with directed(site, hold=["loading"]) as daemon:
+        first = await daemon.submit(NGRAM, benchmark="small", name="first")
+        second = await daemon.submit(NGRAM, benchmark="small", name="second")
+        async with Witness(daemon, first) as witness, Witness(daemon, second) as waiting:
+            await until_held(daemon)
+            await _strike(Scene(site, daemon, disk, first), cell)
+            ended = await witness.until()
+            # It goes through the state in which the other one was held.
+            if await _is_held_first(daemon, waiting):
+                release(daemon)
+            shown = await waiting.until()
+    words = _judged(cell, shown)
+    await prove(site, was, ended, shown, more_starts=more_starts(cell))
+    return words
+
+
+async def _play_kept(site: Site, disk: SmallDisk | None, cell: Cell) -> str:
+    """A candidate serves by decision, and something happens; what is still kept then is taken back by command."""
+    was = await before(site)
+    trials: list[dict[str, Any]] = []
+    words = ""
+    async with directed(site, KEEP, hold=["kept"]) as daemon:
+        # Whether a candidate is better is for the benchmark to say, and a busy machine can spoil that.
+        while not words and len(trials) < _TRIES:
+            trial = await daemon.submit({"max-num-seqs": 64}, benchmark="small", env=FAST)
+            async with Witness(daemon, trial) as witness:
+                if await _is_held_first(daemon, witness):
+                    await _strike(Scene(site, daemon, disk, trial), cell)
+                    words = await _after_kept(site, daemon, witness, cell)
+                trials.append(await witness.until(SETTLED - {"kept"}))
+    assert words, f"nothing was kept in {_TRIES} trials"
+    await prove(site, was, *trials, more_starts=more_starts(cell))
+    return words
+
+
+async def _after_kept(site: Site, daemon: Daemon, witness: Witness, cell: Cell) -> str:
+    if ends_of(cell) != KEPT:
+        return _judged(cell, await witness.until(SETTLED - {"kept"}))
+    await witness.until({"kept"})
+    async with asyncio.timeout(30):
+        while not await asyncio.to_thread(site.answers):
+            await asyncio.sleep(_LOOK_S)
+    await asyncio.sleep(_STEADY_S)
+    words = _judged(cell, await witness.until(SETTLED))
+    assert await asyncio.to_thread(site.is_active, f"specd-{witness.trial}.service"), "what was kept serves no more"
+    await daemon.client.post("/v1/services/llm/rollback", {"by": "a test"})
+    return words
+
+
+async def play_chain(site: Site, disk: SmallDisk | None, fault: str) -> str:
+    """Run one trial that is struck by a fault in every state in turn, while another waits in the queue, and prove that
+    both end as if nothing had been; returns that in words."""
+    was = await before(site)
+    struck: list[str] = []
+    async with directed(site, lease_s=LONG_LEASE_S, hold=WORKING) as daemon:
+        trial = await daemon.submit(NGRAM, benchmark="small", name="struck")
+        queued = await daemon.submit(REFUSED, benchmark="small", name="waits")
+        async with Witness(daemon, trial) as witness, Witness(daemon, queued) as waiting:
+            while await _is_held_first(daemon, witness):
+                if (state := _stored_state(site, trial)) in SETTLED:
+                    # It is the other one's move that holds the daemon.
+                    release(daemon)
+                    continue
+                struck.append(state)
+                await _strike(Scene(site, daemon, disk, trial), Cell(state, fault, SURVIVED[fault]))
+            shown = await witness.until()
+            while await _is_held_first(daemon, waiting):
+                release(daemon)
+            refused = await waiting.until()
+    assert (shown["state"], shown["outcome"]) in MEASURED, shown["reason"]
+    assert (refused["state"], refused["outcome"]) in WITHDRAWN, refused["reason"]
     way = [state for state in states_of(shown) if state != "cudagraph-compile"]
-    assert way == [state for state in (*STATES, "restored") if state != "cudagraph-compile"]
-    await prove(site, shown, before)
-    return shown
+    assert way == [state for state in (*WORKING, "restored") if state != "cudagraph-compile"]
+    await prove(site, was, shown, refused)
+    assert len(await asyncio.to_thread(site.starts)) == was.starts + 1
+    return f"struck in {len(struck)} states: {shown['state']}, {shown['outcome']}"
 
 
-async def _comes_to(daemon: Daemon, trial: str, state: str) -> bool:
-    """Wait until a trial has entered a state, or one after it; False once it has settled."""
-    later = STATES[STATES.index(state) :]
-    while True:
-        shown = await daemon.until_answer(trial)
-        if shown["state"] in SETTLED:
-            return False
-        if shown["state"] in later:
-            return True
-        await asyncio.sleep(0.03)
+def _stored_state(site: Site, trial: str) -> str:
+    """Return the state of a trial by the database; a daemon that stands still does not answer."""
+    db = sqlite3.connect(f"file:{site.directory}/state/specd.db?mode=ro", uri=True)
+    try:
+        return str(db.execute("SELECT state FROM trial WHERE id = ?", (trial,)).fetchone()[0])
+    finally:
+        db.close()
 
 
-def _daemon(site: Site, *, quick: bool = True) -> Daemon:
-    daemon = Daemon(site, CONFIG.partition("[services")[0])
-    text = daemon.config.read_text()
-    for words, shorter in QUICK.items() if quick else ():
-        assert words in text
-        text = text.replace(words, shorter)
-    daemon.config.write_text(text)
-    return daemon
+async def _is_held_first(daemon: Daemon, witness: Witness) -> bool:
+    """Wait until the daemon has stopped itself (True) or the trial has settled before that."""
+    settled = asyncio.ensure_future(witness.until())
+    try:
+        while not (held := is_held(daemon)) and not settled.done():
+            await asyncio.sleep(_LOOK_S)
+        if not held:
+            settled.result()
+        return held
+    finally:
+        settled.cancel()
+        await asyncio.wait({settled})
+
+
+async def _strike(scene: Scene, cell: Cell) -> None:
+    """Let the fault happen to a held daemon's trial and let the daemon go on in the midst of it, as another process if
+    the cell wants it dead meanwhile."""
+    if cell.fault in OF_THE_DAEMON:
+        await strike(scene, cell.fault, cell.seconds)
+        return
+    if cell.daemon_dies:
+        scene.daemon.kill()
+    async with FAULTS[cell.fault](scene):
+        if cell.daemon_dies:
+            scene.daemon.spawn()
+        else:
+            release(scene.daemon)
+        await asyncio.sleep(cell.seconds)
+
+
+def _judged(cell: Cell, shown: dict[str, Any]) -> str:
+    words = f"{shown['state']}, {shown['outcome']}, {shown.get('class') or '-'}"
+    assert (shown["state"], shown["outcome"]) in ends_of(cell), f"{words}: {shown['reason']}"
+    return words

@@ -26,6 +26,7 @@ class ApiServer:
         self.since: list[int] = []
         self.refusal: dict[str, Any] | None = None
         self.trials_error: dict[str, Any] | None = None
+        self.problem: str | None = None
         self.seq = 100
         self._streams: set[web.WebSocketResponse] = set()
         self._runner: web.AppRunner | None = None
@@ -54,6 +55,11 @@ class ApiServer:
             self._runner = None
         self.socket.unlink(missing_ok=True)
 
+    async def cut(self) -> None:
+        """Let all streams come again, as a daemon whose health has changed."""
+        for stream in list(self._streams):
+            await stream.close()
+
     async def tell(self, event: Event) -> None:
         """Store an event and send it to all streams."""
         self.seq += 1
@@ -74,7 +80,10 @@ class ApiServer:
                 brief.update({key: value for key, value in fields.items() if key in brief})
 
     async def _health(self, _: web.Request) -> web.Response:
-        return web.json_response({"state": "ok", "version": "0.1.0", "pid": 1, "seq": self.seq})
+        state = "degraded" if self.problem else "ok"
+        return web.json_response(
+            {"state": state, "problem": self.problem, "version": "0.1.0", "pid": 1, "seq": self.seq}
+        )
 
     @staticmethod
     def _of(name: str, read: Any) -> Any:

@@ -47,6 +47,21 @@ async def test_while_away_everything_stays_and_the_stream_goes_on_where_it_was(
         assert server.since == [100, 100]
 
 
+async def test_a_daemon_that_only_reads_its_database_says_so_for_as_long_as_that_is_so(
+    server: ApiServer, make_console: MakeConsole
+) -> None:
+    async with make_console().run_test(size=(120, 24), notifications=True) as pilot:
+        await shows(pilot, "eagle3-k2")
+        await until(lambda: server.since == [100])
+        server.problem = "the database can't be used: no host is touched"
+        await server.cut()
+        await shows(pilot, "the database can't be used: no host is touched", "eagle3-k2")
+        server.problem = None
+        await until(lambda: server.since == [100, 100])
+        await server.cut()
+        await hides(pilot, "can't be used")
+
+
 async def test_another_database_is_not_mixed_with_the_old_one(server: ApiServer, make_console: MakeConsole) -> None:
     async with make_console().run_test(size=(120, 24), notifications=True) as pilot:
         await shows(pilot, "eagle3-k2")

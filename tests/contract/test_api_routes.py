@@ -61,7 +61,7 @@ async def test_each_get_route_answers_and_the_lists_start_empty(daemon: Daemon) 
     async with bare_session(daemon) as session:
         status, health = await ask(session, "GET", "/v1/health")
         assert (status, health["state"], health["pid"]) == (200, "ok", daemon.pid)
-        assert await ask(session, "GET", "/v1/trials") == (200, {"trials": []})
+        assert await ask(session, "GET", "/v1/trials") == (200, {"trials": [], "problem": None})
         status, services = await ask(session, "GET", "/v1/services")
         assert status == 200
         assert services["services"][0]["serving"] == "the baseline llm.service"
@@ -81,7 +81,7 @@ async def test_check_and_plan_answer_without_touching_anything(daemon: Daemon, s
         assert status == 200
         assert planned["plans"][0]["ok"] is True
         assert "+ --max-num-seqs" in "\n".join(planned["plans"][0]["argv_diff"])
-        assert await ask(session, "GET", "/v1/trials") == (200, {"trials": []})
+        assert await ask(session, "GET", "/v1/trials") == (200, {"trials": [], "problem": None})
     assert shared_site.fingerprint() == before
     assert shared_site.traces() == []
 

@@ -67,7 +67,9 @@ async def test_a_database_that_cant_be_used_touches_no_host(
         refused = daemon.command("submit", str(write_trial(site.directory / "t.toml", {"max-num-seqs": 8})))
         assert refused.returncode == 4
         assert "no host is touched" in refused.stderr
-        assert daemon.command("trials").returncode == 0
+        listed = daemon.command("trials")
+        assert listed.returncode == 0
+        assert "can't be used" in listed.stderr
         with pytest.raises(ApiError, match="can't be used") as answer:
             await daemon.client.post("/v1/services/llm/rollback", {"by": "a test"})
         assert answer.value.status == 503

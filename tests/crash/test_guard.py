@@ -1,13 +1,32 @@
 """The dead-man's switch: it brings the baseline back without specd, and specd, when it is back, says so."""
 
 import asyncio
+import json
+import os
 import signal
+from typing import Any
 
+import aiohttp
 import pytest
 
-from tests.rig import Daemon, RemoteSite, Site
+from tests.rig import SCRIPT, Daemon, EmbeddedSite, RemoteSite, Site
+from tests.supervised import is_alive
 
 SHORT = {"lease_s = 30": "lease_s = 4", "renew_s = 2": "renew_s = 1"}
+# Steps so slow that no delay of a busy machine makes the numbers void, and so different that the verdict is sure.
+SLOW, FAST = ({"SPECD_REHEARSAL": json.dumps({**SCRIPT, "base_step_ms": step})} for step in (24.0, 12.0))
+KEEP = """
+[services.llm.policy]
+after_better = "keep"
+[benchmarks.small]
+levels = [1]
+repeats = 2
+requests = 4
+prompts = "quick"
+max_tokens = 12
+warmup_requests = 1
+first_token_s = 4
+"""
 HANG = {"SPECD_REHEARSAL_FAULT": "hang:weights"}
 
 
@@ -18,6 +37,12 @@ def with_words(daemon: Daemon, changes: dict[str, str]) -> None:
         assert before in text
         text = text.replace(before, after)
     daemon.config.write_text(text)
+
+
+async def events_of(daemon: Daemon, kind: str) -> list[dict[str, Any]]:
+    """Return all events of a kind that the daemon has told."""
+    events = (await daemon.client.get("/v1/events.json", since=0, limit=10000))["events"]
+    return [event for event in events if event["type"] == kind]
 
 
 async def baseline_is_back(site: Site, not_this: str) -> None:
@@ -58,6 +83,101 @@ async def _fires(site: Site, state: str) -> None:
     assert len(site.starts()) == 2
     assert len(site.starts(f"specd-{trial}.service")) <= 1
     assert site.fingerprint() == before
+    assert site.answers()
+    assert site.traces() == []
+
+
+async def test_one_that_fires_while_a_rollback_is_left_alone_only_helps_it(embedded_site: EmbeddedSite) -> None:
+    site, invocation = embedded_site, embedded_site.invocation()
+    daemon = Daemon(site)
+    with_words(daemon, {**SHORT, "stop_timeout_s = 2.0": "stop_timeout_s = 8.0"})
+    async with daemon:
+        trial = await daemon.submit(env={"SPECD_REHEARSAL_FAULT": "ignore-sigterm,hang:weights"})
+        await daemon.reached(trial, "loading")
+        await daemon.client.post(f"/v1/trials/{trial}/cancel", {"by": "a test"})
+        await daemon.reached(trial, "rollback")
+        daemon.kill()
+        await baseline_is_back(site, invocation)
+        serving = site.invocation()
+        await daemon.start()
+        shown = await daemon.settled(trial)
+        told = [event["state"] for event in await events_of(daemon, "GuardChanged")]
+    assert (shown["state"], shown["outcome"]) == ("restored", "cancelled"), shown["reason"]
+    assert "fired" in told
+    assert told[-1] == "disarmed"
+    assert site.invocation() == serving
+    assert len(site.starts()) == 2
+    assert site.traces() == []
+
+
+async def test_with_daemon_and_supervisor_killed_the_baseline_is_back_at_once(embedded_site: EmbeddedSite) -> None:
+    """Long before the lease runs out: what stands beside the supervisor starts another one."""
+    site, invocation = embedded_site, embedded_site.invocation()
+    daemon = Daemon(site)
+    with_words(daemon, {"lease_s = 30": "lease_s = 600"})
+    async with daemon:
+        trial = await daemon.submit(env=HANG)
+        await daemon.reached(trial, "loading")
+        daemon.kill()
+        supervisor = int((site.units / "supervisor.pid").read_text())
+        os.kill(supervisor, signal.SIGKILL)
+        async with asyncio.timeout(20):
+            while is_alive(supervisor):
+                await asyncio.sleep(0.02)
+        await baseline_is_back(site, invocation)
+        serving = site.invocation()
+        await daemon.start()
+        shown = await daemon.settled(trial)
+    assert (shown["state"], shown["outcome"], shown["class"]) == ("restored", "failed", "reboot"), shown["reason"]
+    assert site.invocation() == serving
+    assert site.traces() == []
+
+
+async def test_the_time_left_is_shown(embedded_site: EmbeddedSite) -> None:
+    daemon = Daemon(embedded_site)
+    async with daemon:
+        trial = await daemon.submit(env=HANG)
+        await daemon.reached(trial, "loading")
+        shown = await daemon.client.trial(trial)
+        services = (await daemon.client.get("/v1/services"))["services"]
+        text = daemon.command("show", trial).stdout
+        line = aiohttp.UnixConnector(str(daemon.socket))
+        async with aiohttp.ClientSession("http://specd", connector=line) as session, session.get("/metrics") as page:
+            metrics = await page.text()
+        await daemon.client.post(f"/v1/trials/{trial}/cancel", {"by": "a test"})
+        await daemon.settled(trial)
+        ended = daemon.command("show", trial).stdout
+    for guard in (shown["guard"], services[0]["guard"]):
+        assert guard["state"] == "armed"
+        assert 0 < guard["remaining_s"] <= 30
+        assert "since" not in guard
+    assert "it brings the baseline back in" in text
+    assert "it brings the baseline back in" not in ended
+    left = [line for line in metrics.splitlines() if line.startswith("specd_guard_remaining_seconds{")]
+    assert [0 < float(line.split()[-1]) <= 30 for line in left] == [True]
+
+
+async def test_a_candidate_that_hangs_since_its_verdict_is_not_kept(embedded_site: EmbeddedSite) -> None:
+    """It runs and nothing is left to measure: only a token tells whether there is something to keep."""
+    site, points = embedded_site, embedded_site.directory / "points"
+    site.set_baseline_environment(**SLOW)
+    site.ask("stop", unit=site.unit)
+    site.ask("start", unit=site.unit)
+    site.wait_until_serving()
+    daemon = Daemon(site, KEEP)
+    daemon.environment = {"SPECD_FAILPOINTS": str(points), "SPECD_FAILPOINT_KILL": "commit move kept before"}
+    async with daemon:
+        trial = await daemon.submit({"max-num-seqs": 64}, env=FAST, benchmark="small")
+        async with asyncio.timeout(90):
+            while daemon.is_running:
+                assert not points.exists() or "commit move restored after" not in points.read_text(), "no such verdict"
+                await asyncio.sleep(0.1)
+        site.signal_engine(f"specd-{trial}.service", signal.SIGSTOP)
+        daemon.environment = {}
+        await daemon.start()
+        shown = await daemon.settled(trial)
+    assert (shown["state"], shown["outcome"]) == ("restored", "failed"), shown["reason"]
+    assert "no token when it was to be kept" in shown["reason"]
     assert site.answers()
     assert site.traces() == []
 

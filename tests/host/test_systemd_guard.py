@@ -1,6 +1,7 @@
 """The dead-man's switch under a real systemd: it fires, is renewed, seen, taken away, and forgotten by a reboot."""
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Iterator
 
@@ -30,7 +31,7 @@ def host(testhost: TestHost) -> Iterator[TestHost]:
 
 
 async def in_trial(
-    host: TestHost, trial: str, lease_s: float, script: str = "exec sleep 1000"
+    host: TestHost, trial: str, lease_s: float, script: str = "exec sleep 1000", *, stop_timeout_s: float = 1
 ) -> tuple[SystemdManager, GuardPlan]:
     """Bring a host to the middle of a trial: guard armed, baseline stopped, candidate running."""
     host.write_unit(BASELINE, "[Service]\nExecStart=/bin/sleep 1000\n[Install]\nWantedBy=multi-user.target\n")
@@ -38,7 +39,7 @@ async def in_trial(
     manager = manager_on(host)
     base = await manager.facts(BASELINE)
     candidate = manager.render(
-        base, trial=trial, installation="test", argv=("/bin/sh", "-c", script), env={}, stop_timeout_s=1
+        base, trial=trial, installation="test", argv=("/bin/sh", "-c", script), env={}, stop_timeout_s=stop_timeout_s
     )
     await manager.install(candidate)
     plan = GuardPlan(trial=trial, candidate=candidate.name, baseline=BASELINE, lease_s=lease_s)
@@ -58,6 +59,11 @@ async def test_it_fires_brings_the_baseline_back_and_says_so(host: TestHost) -> 
     assert armed is not None
     assert armed.state == "armed"
     assert 1 < armed.remaining_s <= 2
+    # No calendar in it: a step of the wall clock moves nothing.
+    shown = host.show("specd-guard-fires.timer", "TimersCalendar", "NextElapseUSecRealtime", "TimersMonotonic")
+    assert shown.get("TimersCalendar", "") == ""
+    assert shown.get("NextElapseUSecRealtime", "") in {"", "0", "n/a"}
+    assert "OnActiveUSec" in shown["TimersMonotonic"]
     started = time.monotonic()
     await until(lambda: is_active(manager, BASELINE), what="the baseline")
     assert 1.5 < time.monotonic() - started < 6
@@ -72,6 +78,81 @@ async def test_it_fires_brings_the_baseline_back_and_says_so(host: TestHost) -> 
     await manager.disarm_guard("fires")
     assert await manager.guard("fires") is None
     assert await is_active(manager, BASELINE)
+
+
+async def done(manager: SystemdManager, trial: str) -> bool:
+    guard = await manager.guard(trial)
+    return guard is not None and guard.state == "fired" and not guard.is_acting
+
+
+async def test_a_baseline_that_runs_already_is_not_disturbed(host: TestHost) -> None:
+    host.write_unit(BASELINE, "[Service]\nExecStart=/bin/sleep 1000\n")
+    host.systemctl("start", BASELINE)
+    manager = manager_on(host)
+    before = await manager.status(BASELINE)
+    await manager.arm_guard(GuardPlan(trial="late", candidate="specd-late.service", baseline=BASELINE, lease_s=0.2))
+    await until(lambda: done(manager, "late"), what="the guard")
+    assert await manager.status(BASELINE) == before
+
+
+async def test_one_that_acts_says_so_and_kills_when_systemctl_gets_no_end(host: TestHost) -> None:
+    """The job's own limits on systemctl, made short: a stop that takes too long is cut off, and SIGKILL follows."""
+    manager, plan = await in_trial(host, "stuck", 600.0, STUBBORN, stop_timeout_s=60)
+    path = "/run/systemd/system/specd-guard-stuck.service"
+    text = host.get(path).decode()
+    assert "--kill-after=5 120" in text
+    host.put(path, text.replace("--kill-after=5 120", "--kill-after=5 3"))
+    host.systemctl("daemon-reload")
+    host.systemctl("start", "--no-block", "specd-guard-stuck.service")
+
+    async def acts() -> bool:
+        guard = await manager.guard("stuck")
+        return guard is not None and guard.state == "fired" and guard.is_acting
+
+    await until(acts, what="the guard at work")
+    # What is to be kept can't have its guard taken away any more, and the job goes on.
+    assert not await manager.disarm_guard("stuck", fired_too=False)
+    assert not await is_active(manager, BASELINE)
+    await until(lambda: is_active(manager, BASELINE), what="the baseline")
+    await until(lambda: done(manager, "stuck"), what="the end of the job")
+    assert await manager.processes(plan.candidate) == []
+    assert (await manager.status(plan.candidate)).is_down
+
+
+async def test_a_renewal_in_the_instant_of_the_firing_hides_nothing(host: TestHost) -> None:
+    manager, plan = await in_trial(host, "instant", 60.0)
+    tight = dataclasses.replace(plan, lease_s=0.15)
+    for _ in range(40):
+        await manager.arm_guard(tight)
+        guard = await manager.guard("instant")
+        assert guard is not None
+        if guard.state == "fired":
+            break
+    else:
+        await until(lambda: done(manager, "instant"), what="the guard")
+    await manager.arm_guard(tight)
+    await until(lambda: is_active(manager, BASELINE), what="the baseline")
+    assert (await manager.status(plan.candidate)).is_down
+    assert await done(manager, "instant")
+
+
+async def test_a_disarming_in_the_instant_of_the_firing_is_one_or_the_other(host: TestHost) -> None:
+    manager, plan = await in_trial(host, "either", 60.0)
+    for offset_s in (-0.3, -0.2, -0.1, 0.0):
+        await manager.arm_guard(dataclasses.replace(plan, lease_s=0.4))
+        await asyncio.sleep(0.4 + offset_s)
+        if await manager.disarm_guard("either", fired_too=False):
+            assert await manager.guard("either") is None
+            await asyncio.sleep(0.5)
+            assert await is_active(manager, plan.candidate)
+            assert not await is_active(manager, BASELINE)
+            continue
+        await until(lambda: done(manager, "either"), what="the guard")
+        await until(lambda: is_active(manager, BASELINE), what="the baseline")
+        assert (await manager.status(plan.candidate)).is_down
+        await manager.disarm_guard("either")
+        await manager.stop(BASELINE)
+        await manager.start(plan.candidate)
 
 
 async def test_it_is_renewed_without_being_written_again(host: TestHost) -> None:

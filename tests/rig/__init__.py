@@ -5,5 +5,6 @@ from tests.rig.embedded import EmbeddedSite
 from tests.rig.points import KilledDaemon
 from tests.rig.remote import RemoteSite
 from tests.rig.site import SCRIPT, Site
+from tests.rig.small_disk import SmallDisk
 
-__all__ = ["SCRIPT", "Daemon", "EmbeddedSite", "KilledDaemon", "RemoteSite", "Site"]
+__all__ = ["SCRIPT", "Daemon", "EmbeddedSite", "KilledDaemon", "RemoteSite", "Site", "SmallDisk"]

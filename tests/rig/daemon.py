@@ -28,6 +28,7 @@ class Daemon:
         self.site = site
         self.environment = dict(environment or {})
         self.forks: Forks | None = None
+        self.program: tuple[str, ...] = ("-m", "specd")
         self.config = site.directory / "config.toml"
         self.config.write_text(config_text(site, extra_config))
         self.log = site.directory / "daemon.log"
@@ -52,7 +53,7 @@ class Daemon:
             return
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "specd", "--config", str(self.config), "start"],
+                [sys.executable, *self.program, "--config", str(self.config), "start"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

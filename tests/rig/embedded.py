@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -63,8 +64,18 @@ class EmbeddedSite:
 
     def crash(self) -> None:
         """kill -9 of the supervisor, and another one in its place."""
+        self.kill_supervisor()
+        self.boot()
+
+    def kill_supervisor(self) -> None:
+        """kill -9 of the supervisor that has the lock: ours, or one that was started in its place."""
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            os.kill(int((self.units / "supervisor.pid").read_text()), signal.SIGKILL)
         self._supervisor.kill()
         self._supervisor.wait(timeout=10)
+
+    def boot(self) -> None:
+        """Start a supervisor; where one has been started meanwhile, this one ends by itself."""
         self._boot()
 
     def close(self) -> None:
@@ -155,6 +166,41 @@ class EmbeddedSite:
 
     def stop_baseline(self) -> None:
         self.ask("stop", unit="llm.service")
+
+    def leave_orphans(self) -> None:
+        """From its next start on, what the engine has forked outlives it; the baseline is started anew at once."""
+        self._start_anew(SPECD_REHEARSAL_FAULT="orphans")
+
+    def leave_none(self) -> None:
+        """Undo `leave_orphans`."""
+        self._start_anew()
+
+    def _start_anew(self, **environment: str) -> None:
+        self.set_baseline_environment(**environment)
+        for do in ("stop", "start"):
+            self.ask(do, unit="llm.service")
+        self.wait_until_serving()
+
+    def strays(self) -> list[str]:
+        """Return the engine's processes that are none of the baseline's."""
+        parents, engines = {}, []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                parents[int(entry.name)] = int(parent)
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if state not in "ZX" and b"specd.rehearsal" in words and str(self.port).encode() in words:
+                    engines.append(int(entry.name))
+        main = int(self._status(self.unit)["main_pid"])
+        return [f"pid {pid}" for pid in engines if main not in _line_of(pid, parents)]
+
+
+def _line_of(pid: int, parents: dict[int, int]) -> list[int]:
+    """Return a process and all those above it."""
+    line = [pid]
+    while line[-1] in parents:
+        line.append(parents[line[-1]])
+    return line
 
 
 def _connect(line: socket.socket, address: str) -> None:

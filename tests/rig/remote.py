@@ -13,6 +13,18 @@ from tests.testhost.rehearsal import MODEL_NAME, UNIT, is_healthy, request, writ
 
 __all__ = ["RemoteSite"]
 
+_STRAYS = """\
+for process in /proc/[0-9]*; do
+  words=$(tr '\\0' ' ' <"$process/cmdline") 2>/dev/null || continue
+  group=$(cat "$process/cgroup") 2>/dev/null || continue
+  read -r _ _ state parent _ <"$process/stat" || continue
+  case "$words" in
+    *rehearsal.pyz*) case "$group" in */"$1") ;; *) echo "${process#/proc/} $words in $group" ;; esac ;;
+    *journalctl*) [ "$parent" != 1 ] || echo "${process#/proc/} $words" ;;
+  esac
+done 2>/dev/null
+:"""
+
 
 class RemoteSite:
     """A booted test host with `llm.service`, reached over ssh as root or as `operator` with sudo."""
@@ -97,3 +109,23 @@ class RemoteSite:
 
     def stop_baseline(self) -> None:
         self.host.systemctl("stop", UNIT)
+
+    def leave_orphans(self) -> None:
+        """From its next start on, what the engine has forked outlives it, and systemd lets it; the baseline is started
+        anew at once."""
+        self.set_baseline_environment(SPECD_REHEARSAL_FAULT="orphans")
+        self.host.write_unit(f"{UNIT}.d/orphans.conf", "[Service]\nKillMode=process\n")
+        self.host.systemctl("restart", UNIT)
+        self.wait_until_serving()
+
+    def leave_none(self) -> None:
+        """Undo `leave_orphans`; the orphans left until now end."""
+        self.host.exec(["rm", "-rf", f"/etc/systemd/system/{UNIT}.d"])
+        self.set_baseline_environment()
+        self.host.systemctl("daemon-reload")
+        self.host.systemctl("restart", UNIT)
+        self.wait_until_serving()
+
+    def strays(self) -> list[str]:
+        """Return the engine's processes outside of the baseline's cgroup, and followers that nobody reads any more."""
+        return self.host.exec(["sh", "-c", _STRAYS, "strays", UNIT]).stdout.splitlines()

@@ -75,6 +75,18 @@ class Site(Protocol):
         """Stop the service as an operator would."""
         ...
 
+    def leave_orphans(self) -> None:
+        """From the engine's next start on, what it has forked outlives it; the baseline is started anew at once."""
+        ...
+
+    def leave_none(self) -> None:
+        """Undo `leave_orphans`."""
+        ...
+
+    def strays(self) -> list[str]:
+        """Return in words the engine's processes that are none of the baseline's."""
+        ...
+
 
 def config_text(site: Site, extra: str = "") -> str:
     """Return a config for a daemon beside the site: short benchmark, short deadlines."""

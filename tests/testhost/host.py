@@ -228,6 +228,18 @@ class TestHost(Inside):
         """Take the full disk away; the directory is as it was before."""
         self.exec(["umount", path])
 
+    def squeeze(self, path: str) -> None:
+        """Leave no space on a tmpfs of it, such as /run, until `widen` or the next boot."""
+        script = (
+            'mount -o "remount,size=$(df --block-size=1k --output=used "$1" | tail -n 1 | tr -d " ")k" "$1" '
+            '&& test "$(stat -f -c %a "$1")" = 0'
+        )
+        self.exec(["sh", "-c", script, "squeeze", path])
+
+    def widen(self, path: str) -> None:
+        """Give a tmpfs its usual size back."""
+        self.exec(["mount", "-o", "remount,size=50%", path])
+
     def greet_with(self, text: str, user: str = "root") -> None:
         """Make the user's shell print text at every start, non-interactive ones and SFTP's included."""
         home = "/root" if user == "root" else f"/home/{user}"

@@ -40,7 +40,8 @@ class _Manager:
     async def status(self, unit: str) -> Any:
         return SimpleNamespace(exists=False, name=unit)
 
-    async def disarm_guard(self, trial: str) -> None: ...
+    async def disarm_guard(self, trial: str, *, fired_too: bool = True) -> bool:
+        return True
 
     async def uninstall(self, unit: str) -> None: ...
 

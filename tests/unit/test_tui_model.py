@@ -64,6 +64,12 @@ def test_the_daemon_coming_back_ends_the_absence_and_keeps_the_state() -> None:
     assert story.LOADING in after.trials
 
 
+def test_what_is_wrong_with_the_daemon_is_known_until_it_says_otherwise() -> None:
+    before = view(DaemonFound("0.1.0", AT, 130, "the disk \x1b[1mis full"))
+    assert before.problem == "the disk is full"
+    assert reduce_all(before, [DaemonFound("0.1.0", LATER, 130)]).problem == ""
+
+
 def test_a_position_behind_ours_is_another_database_and_nothing_of_the_old_one_stays() -> None:
     after = view(DaemonFound("0.1.0", LATER, 3))
     assert (after.seq, after.trials, after.details, after.address) == (3, {}, {}, "/run/x.sock")

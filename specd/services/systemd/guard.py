@@ -15,8 +15,9 @@ from specd.services.systemd.unitfile import marks_of
 
 __all__ = ["Guard", "guard_names"]
 
-# Longer than any candidate's own stop time, so that the job never hangs on it.
+# A candidate may take this long to stop by itself; then it is killed.
 _STOP_LIMIT_S = 120
+_KILLED_LIMIT_S = 30
 
 
 def guard_names(trial: str) -> tuple[str, str]:
@@ -29,6 +30,12 @@ class _Tools:
     systemctl: str
     timeout: str
     kill_whom: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    has_begun: bool
+    is_acting: bool
 
 
 class Guard:
@@ -47,8 +54,9 @@ class Guard:
             f"{directory}/{job}": self._job_text(plan, await self._tools()).encode(),
             f"{directory}/{timer}": _timer_text(plan).encode(),
         }
-        if await self._needs_writing(files):
-            await self._write(files)
+        there = await self._there(files)
+        if there != list(files.values()):
+            await self._write(files, is_new=there == [None] * len(files))
         try:
             await self._scope.systemctl("restart", "--", timer)
         except CommandFailed as error:
@@ -79,18 +87,23 @@ class Guard:
             "TimeoutStartSec=infinity\n"
             f"ExecStart=-{bounded} {_STOP_LIMIT_S} {systemctl} stop -- {plan.candidate}\n"
             f"ExecStart=-{bounded} 20 {systemctl} kill {tools.kill_whom} --signal=KILL -- {plan.candidate}\n"
+            # Until the last process is gone, and its GPU memory with it; at once where the first stop has done it.
+            f"ExecStart=-{bounded} {_KILLED_LIMIT_S} {systemctl} stop -- {plan.candidate}\n"
             f"ExecStart=-{bounded} 20 {systemctl} reset-failed -- {plan.candidate}\n"
             f"ExecStart=-{bounded} 20 {systemctl} reset-failed -- {plan.baseline}\n"
-            f"ExecStart={bounded} 20 {systemctl} start --no-block -- {plan.baseline}\n"
+            # Twice: a systemd that was busy with the first may have time for the second.
+            f"ExecStart=-{bounded} 20 {systemctl} start --no-block -- {plan.baseline}\n"
+            f"ExecStart={bounded} 60 {systemctl} start --no-block -- {plan.baseline}\n"
             f"\n[X-Specd]\nX-Specd-Guard={plan.trial}\nX-Specd-Baseline={plan.baseline}\n"
         )
 
-    async def _needs_writing(self, files: dict[str, bytes]) -> bool:
+    async def _there(self, files: dict[str, bytes]) -> list[bytes | None]:
+        """Return what is on the host of these files; raises UnitError for one that is no guard's."""
         there = await asyncio.gather(*(self._content(path) for path in files))
         for path, content in zip(files, there, strict=True):
             if content is not None and not marks_of(content.decode(errors="replace")).get("Guard"):
                 raise UnitError(f"{path} is there and is no guard of specd", host=self._scope.host.name)
-        return list(there) != list(files.values())
+        return there
 
     async def _content(self, path: str) -> bytes | None:
         try:
@@ -100,14 +113,16 @@ class Guard:
                 return None
             raise
 
-    async def _write(self, files: dict[str, bytes]) -> None:
+    async def _write(self, files: dict[str, bytes], *, is_new: bool) -> None:
         await self._scope.make_runtime_unit_dir()
         try:
             for path, content in files.items():
                 await self._scope.write(path, content)
             await self._scope.reload()
         except HostError:
-            await self._take_back(list(files))
+            # A guard that is armed stays as it is, whatever keeps it from being renewed.
+            if is_new:
+                await self._take_back(list(files))
             raise
 
     async def _take_back(self, paths: list[str]) -> None:
@@ -118,8 +133,11 @@ class Guard:
         except HostError:
             return
 
-    async def disarm(self, trial: str) -> None:
-        """Take a guard away, fired or not; one that is not there is fine."""
+    async def disarm(self, trial: str, *, fired_too: bool) -> bool:
+        """Take a guard away; one that is not there is fine. One that has fired stays without `fired_too`: False then.
+
+        Its timer is stopped before it is looked at, so that it can't fire in between.
+        """
         job, timer = guard_names(trial)
         check_unit_name(job)
         directory = await self._scope.runtime_unit_dir()
@@ -129,24 +147,24 @@ class Guard:
         )
         there = [path for path, content in zip(paths, contents, strict=True) if content is not None]
         if not there and shown.get("LoadState") == "not-found":
-            return
+            return True
         # The timer first, or it could fire between the two.
         await self._scope.systemctl("stop", "--", timer, check=False)
+        if not fired_too and (await self._job(job)).has_begun:
+            return False
         await self._scope.systemctl("stop", "--", job, check=False)
         await asyncio.gather(*(self._scope.remove(path) for path in there))
         await self._scope.reload()
         await self._scope.systemctl("reset-failed", "--", job, check=False)
+        return True
 
     async def look(self, trial: str) -> ArmedGuard | None:
         """Read a guard's state; None when there is none."""
         job, timer = guard_names(trial)
         check_unit_name(job)
-        ran, waiting = await asyncio.gather(
-            self._scope.show(job, "LoadState", "ActiveState", "InactiveExitTimestampMonotonic"),
-            self._scope.unit(timer),
-        )
-        if ran.get("LoadState") == "loaded" and ran.get("InactiveExitTimestampMonotonic", "0") != "0":
-            return ArmedGuard(trial=trial, state="fired", remaining_s=0.0)
+        ran, waiting = await asyncio.gather(self._job(job), self._scope.unit(timer))
+        if ran.has_begun:
+            return ArmedGuard(trial=trial, state="fired", remaining_s=0.0, is_acting=ran.is_acting)
         if waiting.text("LoadState") != "loaded" or waiting.text("ActiveState") != "active":
             return None
         due = waiting.number("NextElapseUSecMonotonic")
@@ -157,6 +175,15 @@ class Guard:
         except (IndexError, ValueError) as error:
             raise BadAnswer(f"/proc/uptime reads {done.text!r}", host=self._scope.host.name) from error
         return ArmedGuard(trial=trial, state="armed", remaining_s=max(0.0, due / 1e6 - now))
+
+    async def _job(self, job: str) -> "_Job":
+        shown = await self._scope.show(job, "LoadState", "ActiveState", "InactiveExitTimestampMonotonic", "Job")
+        is_queued = shown.get("Job", "0") not in {"", "0"}
+        ran = shown.get("InactiveExitTimestampMonotonic", "0") != "0"
+        return _Job(
+            has_begun=shown.get("LoadState") == "loaded" and (ran or is_queued),
+            is_acting=is_queued or shown.get("ActiveState") == "activating",
+        )
 
 
 def kill_option(version: int) -> str:

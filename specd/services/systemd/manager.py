@@ -176,9 +176,9 @@ class SystemdManager:
         """Arm or renew the dead-man's switch."""
         await self._guard.arm(plan)
 
-    async def disarm_guard(self, trial: str) -> None:
-        """Take the guard away."""
-        await self._guard.disarm(trial)
+    async def disarm_guard(self, trial: str, *, fired_too: bool = True) -> bool:
+        """Take the guard away; False when it has fired and stays, without `fired_too`."""
+        return await self._guard.disarm(trial, fired_too=fired_too)
 
     async def guard(self, trial: str) -> ArmedGuard | None:
         """Look at the trial's guard."""
