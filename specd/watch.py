@@ -205,10 +205,15 @@ class UnitWatch:
 
     async def _ended(self, status: UnitStatus) -> None:
         """The invocation is over: read the rest of its journal, then say why."""
-        await self._read_rest()
+        was_stopped = await self._read_rest()
         if status.invocation != self.invocation:
             words = "was removed" if not status.exists else "was started again by someone else"
-            self.exit = self.reader.failure() or Failure(kind="unit", sentence=f"{self.unit} {words}")
+            self.exit = self.reader.failure() or Failure(kind="operator", sentence=f"{self.unit} {words}")
+        elif was_stopped:
+            # However it ended then: an engine that swallows SIGTERM is killed in the end, and that is no news.
+            sentence = f"{self.unit} was stopped by someone else on {self._source.host.name}, not by specd"
+            hint = "whoever did it should use `specd cancel`; submit the trial again when it suits"
+            self.exit = Failure(kind="operator", sentence=sentence, hint=hint)
         else:
             self.exit = self.engine.explain_exit(
                 self.reader, result=status.result, code=status.exec_code, status=status.exec_status
@@ -216,8 +221,11 @@ class UnitWatch:
         self.exited.set()
         self._changed.set()
 
-    async def _read_rest(self) -> None:
-        """Take over from the follower, which may be some records behind: the manager has them all by now."""
+    async def _read_rest(self) -> bool:
+        """Take over from the follower, which may be some records behind: the manager has them all by now.
+
+        Returns True when the manager says that it was asked to stop the unit.
+        """
         for follower in self._followers:
             follower.cancel()
         await asyncio.wait(self._followers)
@@ -228,6 +236,7 @@ class UnitWatch:
             self._batch.append(record)
             self._read(record)
         self.store_lines()
+        return any(record.tells_stop for record in history)
 
     # -- what moves while the log is silent
 

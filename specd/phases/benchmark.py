@@ -8,10 +8,11 @@ from specd.bench.judge import Comparison, compare
 from specd.bench.plan import LevelDone
 from specd.engines.engine import Engine, Failure, ServerCommand
 from specd.engines.openai_probe import Health, NoToken
+from specd.errors import BenchError
 from specd.phases.context import Context
 from specd.phases.measure import measure, plan_digest, summaries
 from specd.phases.ready import candidate_view
-from specd.phases.serving import prove_serving
+from specd.phases.serving import exit_soon, prove_serving
 from specd.phases.step import Step
 from specd.services.service import UnitFacts
 from states.events import VerdictReached
@@ -30,7 +31,14 @@ async def run(ctx: Context) -> Step:
     invocation = str(ctx.fact("candidate.invocation"))
     digest = plan_digest(ctx.plan(), ctx.model(command))
     have = ctx.store.levels(ctx.row.id, "candidate", invocation, digest)
-    await measure(ctx, side="candidate", invocation=invocation, facts=facts, command=command, engine=engine, have=have)
+    try:
+        await measure(
+            ctx, side="candidate", invocation=invocation, facts=facts, command=command, engine=engine, have=have
+        )
+    except BenchError:
+        if (dead := await _death(ctx, facts, command)) is None:
+            raise
+        return dead
     candidate = [m.done for m in ctx.store.levels(ctx.row.id, "candidate", invocation, digest)]
     if any(sample.error for done in candidate for sample in done.samples) and (
         dead := await _death(ctx, facts, command)
@@ -50,8 +58,8 @@ async def _unproven(ctx: Context, facts: UnitFacts, command: ServerCommand) -> S
     try:
         _, checks = await prove_serving(ctx, ctx.candidate_name, facts, command, within_s=ctx.bench.first_token_s)
     except NoToken as error:
-        if ctx.watch is not None and ctx.watch.exit is not None:
-            return Step.because(ctx.watch.exit)
+        if (ended := await exit_soon(ctx)) is not None:
+            return Step.because(ended)
         return Step.failed(error.kind, f"the candidate gave no token when it was to be kept: {error.what}")
     ctx.report(checks, State.BENCHMARK.value)
     return None

@@ -6,9 +6,9 @@ from typing import Any
 from specd.checks import Check, failures
 from specd.engines.engine import Engine, Failure, ServerCommand
 from specd.engines.openai_probe import NoToken
-from specd.errors import EngineError
+from specd.errors import EngineError, UnitError
 from specd.phases.context import Context, find_server
-from specd.phases.serving import prove_serving
+from specd.phases.serving import exit_soon, prove_serving
 from specd.phases.step import Step
 from specd.services.service import UnitFacts
 from states.table import Outcome, State, Trigger
@@ -24,6 +24,8 @@ async def run(ctx: Context) -> Step:
             ctx, ctx.candidate_name, facts, command, within_s=min(ctx.deadline.remaining_s, ctx.bench.first_token_s)
         )
     except NoToken as error:
+        if (ended := await exit_soon(ctx)) is not None:
+            return Step.because(ended)
         return Step.failed(error.kind, f"the candidate gave no token: {error.what}", hint="see the candidate's log")
     except EngineError as error:
         return Step.failed("port", error.what)
@@ -36,9 +38,13 @@ async def run(ctx: Context) -> Step:
 
 
 async def candidate_view(ctx: Context) -> tuple[UnitFacts, Engine, ServerCommand]:
-    """Read the candidate's unit as the manager has it."""
-
-    facts = await ctx.manager.facts(ctx.candidate_name)
+    """Read the candidate's unit as the manager has it; what was proven of it where its file has gone since."""
+    try:
+        facts = await ctx.manager.facts(ctx.candidate_name, as_loaded=True)
+    except UnitError:
+        if (proven := ctx.fact("candidate.facts")) is None:
+            raise
+        facts = UnitFacts(**{**proven, "argv": tuple(proven["argv"]), "drop_in_paths": tuple(proven["drop_in_paths"])})
     engine, command = find_server(ctx.service, facts.argv)
     ctx.secrets.update(engine.secrets(facts.argv, facts.environment))
     return facts, engine, command

@@ -1,15 +1,30 @@
 """The proof that a unit serves: the right model, a generated token, from a process in this unit's cgroup."""
 
 import asyncio
+import contextlib
 
 from specd.checks import Check
-from specd.engines.engine import ServerCommand
+from specd.engines.engine import Failure, ServerCommand
 from specd.engines.openai_probe import FirstToken
 from specd.errors import EngineError
 from specd.phases.context import Context
 from specd.services.service import UnitFacts
 
-__all__ = ["prove_serving"]
+__all__ = ["exit_soon", "prove_serving"]
+
+# How long after a refused connection the manager may take to tell that the process has ended.
+_SOON_S = 2.0
+
+
+async def exit_soon(ctx: Context) -> Failure | None:
+    """Return why the candidate has ended, when it is about to be seen that it has: that says more than a request that
+    failed."""
+    if ctx.watch is None:
+        return None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_SOON_S):
+            await ctx.watch.exited.wait()
+    return ctx.watch.exit
 
 
 async def prove_serving(

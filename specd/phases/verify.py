@@ -1,6 +1,7 @@
 """State verify: proves that what would run is what was meant, and asks the engine whether it would take it."""
 
 import asyncio
+import dataclasses
 
 from specd.checks import Check, failures
 from specd.engines.engine import Failure
@@ -24,6 +25,7 @@ async def run(ctx: Context) -> Step:
     ctx.report(checks, State.VERIFY.value)
     failed = failures(checks)
     if not failed:
+        ctx.put("candidate.facts", dataclasses.asdict(await ctx.manager.facts(candidate.name)))
         return Step(Trigger.VERIFIED, f"{len(checks)} checks, none failed")
     worst = failed[0]
     sentence = f"{worst.name}: {worst.evidence}"
@@ -60,6 +62,12 @@ def baseline_unchanged(ctx: Context, baseline: Baseline) -> Check:
             f"{ctx.service.unit} was restarted since it was measured: invocation {baseline.status.invocation or 'none'}"
             f", measured {known.get('invocation')}",
             "submit the trial again",
+        )
+    if not baseline.status.is_running:
+        return Check.failed(
+            name,
+            f"{ctx.service.unit} has ended since it was measured: {baseline.status.active}, {baseline.status.sub}",
+            "see why it ended, then submit the trial again",
         )
     if dict(baseline.facts.files) != known.get("files"):
         return Check.failed(name, "a file of the baseline's unit has changed since it was measured", "submit it again")

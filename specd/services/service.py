@@ -143,6 +143,11 @@ class JournalRecord:
     text: str
     from_manager: bool = False
 
+    @property
+    def tells_stop(self) -> bool:
+        """True for the manager's word that it was asked to stop the unit."""
+        return self.from_manager and self.text.lower().startswith("stopping")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardPlan:

@@ -16,7 +16,7 @@ CLOCK = "clock"
 """Name of the file, beside the config, with the seconds by which the daemon's wall clock is off."""
 STEP_S = 3600.0
 _JOURNAL = "/var/log/journal"
-# A journal that can open no file, neither where it belongs nor in /run, which is full too.
+# A journal that has no room where it belongs; in /run there is none soon.
 _FILL_JOURNAL = (
     'mount -t tmpfs -o size=16k full "$1" && { dd if=/dev/zero of="$1/.filler" bs=4k 2>/dev/null; '
     "systemctl restart systemd-journald; }"
@@ -171,8 +171,8 @@ async def power_cut(scene: Scene) -> AsyncIterator[None]:
 async def host_disk_full(scene: Scene) -> AsyncIterator[None]:
     """There is no byte left for units, guards and claims, nor for the journal."""
     host = _remote(scene).host
-    await asyncio.to_thread(host.squeeze, "/run")
     await asyncio.to_thread(host.exec, ["sh", "-c", _FILL_JOURNAL, "fill", _JOURNAL])
+    await asyncio.to_thread(host.squeeze, "/run")
     yield
     await asyncio.to_thread(host.widen, "/run")
     await asyncio.to_thread(host.exec, ["umount", "--lazy", _JOURNAL])

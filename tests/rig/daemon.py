@@ -88,6 +88,8 @@ class Daemon:
         if self._process is None or self._process.poll() is not None:
             return None
         os.kill(self._process.pid, number)
+        # One that stands still hears nothing else.
+        os.kill(self._process.pid, signal.SIGCONT)
         return self._process.wait(timeout=20)
 
     def signal(self, number: int) -> None:

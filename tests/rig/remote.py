@@ -13,14 +13,15 @@ from tests.testhost.rehearsal import MODEL_NAME, UNIT, is_healthy, request, writ
 
 __all__ = ["RemoteSite"]
 
+# The patterns do not match the words of this script itself.
 _STRAYS = """\
 for process in /proc/[0-9]*; do
   words=$(tr '\\0' ' ' <"$process/cmdline") 2>/dev/null || continue
   group=$(cat "$process/cgroup") 2>/dev/null || continue
   read -r _ _ state parent _ <"$process/stat" || continue
   case "$words" in
-    *rehearsal.pyz*) case "$group" in */"$1") ;; *) echo "${process#/proc/} $words in $group" ;; esac ;;
-    *journalctl*) [ "$parent" != 1 ] || echo "${process#/proc/} $words" ;;
+    *rehearsal.py[z]*) case "$group" in */"$1") ;; *) echo "${process#/proc/} $words in $group" ;; esac ;;
+    *journalct[l]*) [ "$parent" != 1 ] || echo "${process#/proc/} $words" ;;
   esac
 done 2>/dev/null
 :"""

@@ -94,8 +94,9 @@ class SystemdManager:
         await install.uninstall(self._scope, unit)
 
     async def life(self) -> str:
-        """Return when systemd began to run; a re-executed one is the same."""
-        return str((await self._scope.manager("UserspaceTimestamp")).number("UserspaceTimestamp"))
+        """Return when systemd began to run, which a re-execution does not change; another word while it ends."""
+        read = await self._scope.manager("UserspaceTimestamp", "SystemState")
+        return "ending" if read.text("SystemState") == "stopping" else str(read.number("UserspaceTimestamp"))
 
     async def own_units(self) -> list[OwnUnit]:
         """List units with the mark in the directories where specd writes."""
