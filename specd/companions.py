@@ -58,10 +58,10 @@ class Companions:
             self._hold = self._spawn(self._keep_hold(), "hold")
         if state in _WATCHED and self._watch is None:
             invocation = str(self._ctx.fact("candidate.invocation"))
-            _, engine, command = await candidate_view(self._ctx)
-            source = self._ctx.watch_source(engine)
+            _, server = await candidate_view(self._ctx)
+            source = self._ctx.watch_source(server.engine)
             self._ctx.watch = UnitWatch(source, self._ctx.candidate_name, invocation, state)
-            self._watch = self._spawn(self._watch_candidate(self._ctx.watch, command), "watch")
+            self._watch = self._spawn(self._watch_candidate(self._ctx.watch, server.command), "watch")
         if state not in _WATCHED and self._watch is not None:
             await end_task(self._watch)
             if self._ctx.watch is not None:

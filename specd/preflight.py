@@ -63,16 +63,18 @@ async def _service(fleet: Fleet, service: ServiceSettings) -> tuple[str, list[Ch
         checks += await manager.preflight(service.unit)
         checks.append(lease_check(service, is_local=fleet.host(service.host).is_local))
         facts = await manager.facts(service.unit)
-        engine, command = find_server(service, facts.argv)
+        server = await find_server(service, fleet.host(service.host), facts)
         status = await manager.status(service.unit)
     except SpecdError as error:
         # What preflight has found already says it better.
         if not failures(checks):
             checks.append(Check.failed(f"{error.code}.read", error.what, error.next_step))
         return service.name, checks
-    secrets = engine.secrets(facts.argv, facts.environment)
-    words = f"{engine.name}, model {command.model} as {command.served_name} on port {command.port}"
-    checks.append(Check.passed("engine.recognised", mask(words, secrets)))
+    command = server.command
+    words = f"{server.engine.name}, model {command.model} as {command.served_name} on port {command.port}"
+    if command.wrapper:
+        words += f", through {command.wrapper}"
+    checks.append(Check.passed("engine.recognised", mask(words, server.secrets)))
     if status.active == "active":
         checks.append(Check.passed("baseline.running", f"invocation {status.invocation}"))
         checks.append(await _health(fleet, service, command))

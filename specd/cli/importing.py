@@ -14,8 +14,7 @@ from specd.cli.show import argv_text
 from specd.cli.terminal import Terminal, print_json
 from specd.cli.text import clean, table
 from specd.config import default_config_path, load_config, parse_config
-from specd.engines import recognise
-from specd.engines.engine import Engine, ServerCommand
+from specd.engines.server import Server, read_server
 from specd.errors import ConfigError, EngineError, HostError, NotFound, Refused, UnitError, UsageError
 from specd.hosts import open_host
 from specd.hosts.host import Host
@@ -36,8 +35,7 @@ class _Found:
 
     facts: UnitFacts
     status: UnitStatus
-    engine: Engine
-    command: ServerCommand
+    server: Server
 
 
 def import_unit(args: argparse.Namespace) -> int:
@@ -55,10 +53,10 @@ async def _import(args: argparse.Namespace) -> int:
     async with _opened(settings, args.scope) as (host, manager):
         if not args.unit:
             return await _list(args, host, manager)
-        found = await _read(manager, args.unit, settings.name)
+        found = await _read(host, manager, args.unit, settings.name)
     text = config_text(settings, found, scope=args.scope, name=args.name, is_known=_known_host(args) is not None)
     if args.json:
-        print_json({"host": settings.name, "unit": found.facts.name, "engine": found.engine.name, "toml": text})
+        print_json({"host": settings.name, "unit": found.facts.name, "engine": found.server.engine.name, "toml": text})
     else:
         sys.stdout.write(text)
     return 0
@@ -113,17 +111,16 @@ def _record_name(text: str) -> str:
     return _NOT_IN_NAMES.sub("-", text.lower()).strip("-._")[:63] or "host"
 
 
-async def _read(manager: ServiceManager, unit: str, host: str) -> _Found:
+async def _read(host: Host, manager: ServiceManager, unit: str, name: str) -> _Found:
     facts = await manager.facts(unit)
-    recognised = recognise(facts.argv)
-    if recognised is None:
+    server = await read_server(host, facts.argv, facts.environment, facts.working_directory)
+    if server is None:
         raise EngineError(
             f"{facts.name} runs no server that specd knows: {argv_text(facts.argv)[:300]}",
-            host=host,
+            host=name,
             next_step="vLLM, SGLang and llama.cpp's server are known; without UNIT, import lists what is",
         )
-    engine, command = recognised
-    return _Found(facts, await manager.status(facts.name), engine, command)
+    return _Found(facts, await manager.status(facts.name), server)
 
 
 async def _list(args: argparse.Namespace, host: Host, manager: ServiceManager) -> int:
@@ -131,7 +128,7 @@ async def _list(args: argparse.Namespace, host: Host, manager: ServiceManager) -
     for unit in await _running_units(args, host, manager):
         try:
             facts = await manager.facts(unit)
-            recognised = recognise(facts.argv)
+            server = await read_server(host, facts.argv, facts.environment, facts.working_directory)
         except UnitError:
             continue
         except EngineError as error:
@@ -139,8 +136,8 @@ async def _list(args: argparse.Namespace, host: Host, manager: ServiceManager) -
             if _MENTIONED.search(" ".join(facts.argv)):
                 rows.append((clean(unit), "-", clean(error.what)))
             continue
-        if recognised is not None:
-            engine, command = recognised
+        if server is not None:
+            engine, command = server.engine, server.command
             words = f"port {command.port}, model {clean(command.served_name or command.model)}"
             rows.append((clean(unit), engine.name, words))
             units.append({"unit": unit, "engine": engine.name, "port": command.port})
@@ -194,9 +191,10 @@ def _host_text(settings: HostSettings) -> str:
 
 
 def _service_text(service: str, settings: HostSettings, found: _Found, scope: str) -> str:
-    facts, command, status = found.facts, found.command, found.status
+    facts, command, status = found.facts, found.server.command, found.status
+    engine = found.server.engine
     lines = [
-        f"# {clean(facts.name)} on {settings.name}: {clean(status.active)} ({clean(status.sub)}), {found.engine.name}",
+        f"# {clean(facts.name)} on {settings.name}: {clean(status.active)} ({clean(status.sub)}), {engine.name}",
         f"# {argv_text(facts.argv)}",
         f"[services.{_key(service)}]",
         f"host = {_string(settings.name)}",
@@ -204,12 +202,12 @@ def _service_text(service: str, settings: HostSettings, found: _Found, scope: st
     ]
     if scope != "system" and settings.manager != "embedded":
         lines.append(f"scope = {_string(scope)}")
-    lines.append(f"engine = {_string(found.engine.name)}")
+    lines.append(f"engine = {_string(engine.name)}")
     address = command.address if command.address not in {"", "0.0.0.0", "::", "[::]"} else "127.0.0.1"
     shown = f"[{address}]" if ":" in address and not address.startswith("[") else address
     lines.append(f'# endpoint = "http://{clean(shown)}:{command.port}"    # read from the command line at each trial')
     lines.append(f"# model = {_string(clean(command.served_name or command.model))}    # the same")
-    if found.engine.secrets(facts.argv, facts.environment):
+    if found.server.secrets:
         lines.append(
             "# The unit holds a secret, perhaps the API's key. Put it into a file that only specd can read, and:"
         )

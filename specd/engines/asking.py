@@ -65,6 +65,8 @@ async def ask(host: Host, question: Question, argv: Sequence[str | None], about:
 
     Any exit status is an answer. Raises CantAsk where it could not be run or took too long, and HostUnreachable.
     """
+    if question.found.launch.container_at is not None:
+        raise CantAsk("the engine is inside a container, where it is not asked")
     shaping = question.found.launch.shaping
     interpreter = [*shaping, "python"] if shaping else [await _python(host, question)]
     order = {

@@ -5,11 +5,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specd.engines.engine import FlagValue
+from specd.engines.engine import FileFlags, FlagValue
 from specd.engines.flags import Flag, FlagTable, Kind, Occurrence, canonical, nested_update
 from specd.errors import EngineError
 
-__all__ = ["changed_words", "read_flags", "rendered"]
+__all__ = ["changed_words", "over_file", "read_flags", "rendered"]
 
 _QUOTES = ("'", '"')
 
@@ -70,6 +70,49 @@ def changed_words(table: FlagTable, words: Sequence[str], flags: Mapping[str, Fl
     return changed
 
 
+def over_file(
+    table: FlagTable, words: Sequence[str], flags: Mapping[str, FlagValue], file_flags: FileFlags
+) -> dict[str, FlagValue]:
+    """Return the changes as the command line has to make them, which wins over a file as a whole.
+
+    Raises EngineError for a flag that is to go and stands in the file, where only an editor reaches it.
+    """
+    made: dict[str, FlagValue] = {}
+    given = {use.flag.name for use in table.occurrences(words)}
+    for name, value in flags.items():
+        flag, path, wanted = _target(table, name, value)
+        in_file = file_flags.flags.get(flag.name)
+        if flag.name not in file_flags.flags:
+            made[name] = value
+        elif path and flag.name not in given and isinstance(in_file, dict):
+            whole = made.setdefault(flag.name, json.loads(json.dumps(in_file)))
+            if isinstance(whole, dict):
+                _put(whole, flag, path, wanted)
+        elif wanted is None and not path:
+            raise EngineError(
+                f"--{flag.name} stands in {file_flags.where(flag.name)}, so it can't be removed from the command line",
+                next_step=f"give it the value that it has by default, or take it out of {file_flags.path}",
+            )
+        else:
+            made[name] = value
+    return made
+
+
+def _put(whole: dict[str, Any], flag: Flag, path: str, value: FlagValue) -> None:
+    """Set or remove a key inside a JSON object."""
+    *parents, last = path.split(".")
+    target = whole
+    for parent in parents:
+        inner = target.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise EngineError(f"{parent} inside --{flag.name} is no object")
+        target = inner
+    if value is None:
+        target.pop(last, None)
+    else:
+        target[last] = value
+
+
 def _target(table: FlagTable, name: str, value: FlagValue) -> tuple[Flag, str, FlagValue]:
     """Return the flag that a change's name means, its dotted path, and the value; `no-x = true` is `x = false`."""
     if not name.strip("-") or any(character.isspace() or character in "=\0" for character in name):
@@ -114,17 +157,7 @@ def _set_key(table: FlagTable, words: list[str], flag: Flag, path: str, value: F
     if not isinstance(present, dict):
         raise EngineError(f"--{flag.name} is not a JSON object on this command line, so no key of it can be set")
     whole: dict[str, Any] = json.loads(json.dumps(present))
-    *parents, last = path.split(".")
-    target = whole
-    for parent in parents:
-        inner = target.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            raise EngineError(f"{parent} inside --{flag.name} is no object")
-        target = inner
-    if value is None:
-        target.pop(last, None)
-    else:
-        target[last] = value
+    _put(whole, flag, path, value)
     return _set(table, words, flag, whole or None, f"--{flag.name}")
 
 

@@ -5,13 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from specd.checks import Check
+from specd.engines.programs import Programs
 from specd.hosts.host import Host
 from specd.settings import FlagValue
 
 __all__ = [
+    "NO_FILE_FLAGS",
     "Counters",
     "Engine",
     "Failure",
+    "FileFlags",
     "FlagValue",
     "LogReader",
     "Observation",
@@ -32,15 +35,30 @@ class Stage:
     ORDER = (LAUNCH, CONFIG, WEIGHTS, COMPILE, CAPTURE, SERVER)
 
 
+@dataclass(frozen=True, slots=True)
+class FileFlags:
+    """Flags that a server reads from a file of its own, and the line of each; the command line wins over them."""
+
+    path: str = ""
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def where(self, flag: str) -> str:
+        """Say where a flag stands."""
+        return f"line {self.lines[flag]} of {self.path}" if flag in self.lines else self.path
+
+
+NO_FILE_FLAGS = FileFlags()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCommand:
-    """Where the server's own command line stands inside a unit's argv.
+    """Where the server's own command line stands inside an opened one.
 
     `argv[:server_at]` is the program and its wrappers (`numactl ... /venv/bin/vllm serve`), `argv[server_at:]` the
-    server's
-    arguments. `flags` maps each flag (dashes, no leading --) to its parsed value (JSON decoded, True for a bare
-    switch).
-    `model` is the path or name served from, `served_name` what clients must ask for.
+    server's arguments. `flags` maps each flag (dashes, no leading --) to its parsed value (JSON decoded, True for a
+    bare switch), those of `file_flags` among them. `model` is the path or name served from, `served_name` what clients
+    must ask for.
     """
 
     engine: str
@@ -51,6 +69,7 @@ class ServerCommand:
     address: str
     port: int
     wrapper: str = ""
+    file_flags: FileFlags = NO_FILE_FLAGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,16 +144,25 @@ class Engine(Protocol):
 
     name: str
     uses_graphs: bool
+    programs: Programs
 
     def recognise(self, argv: Sequence[str]) -> ServerCommand | None:
-        """Find the server's command line in a unit's argv; None when it is not this engine's.
-
-        Raises EngineError when it is this engine behind a wrapper that a change can't be carried through.
-        """
+        """Find the server's command line in an opened one; None when it is not this engine's. Raises EngineError."""
         ...
 
-    def change(self, argv: Sequence[str], flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
-        """Return argv with each flag set, replaced once in all its spellings, or removed; raises EngineError."""
+    async def with_files(
+        self, host: Host, command: ServerCommand, argv: Sequence[str], directory: str
+    ) -> ServerCommand:
+        """Return the command with the flags that it reads from files of its own; raises EngineError."""
+        ...
+
+    def change(
+        self, argv: Sequence[str], flags: Mapping[str, FlagValue], file_flags: FileFlags = NO_FILE_FLAGS
+    ) -> tuple[str, ...]:
+        """Return argv with each flag set, replaced once in all its spellings, or removed; raises EngineError.
+
+        One that stands in a file is set on the command line, which wins; it can't be removed from there.
+        """
         ...
 
     def is_json(self, flag: str) -> bool:

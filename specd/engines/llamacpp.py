@@ -160,7 +160,7 @@ class LlamaCpp(TableEngine):
 
     name = "llamacpp"
     uses_graphs = False
-    programs = Programs("llama.cpp", _executable, lambda name, rest: None, re.compile(r"\bllama-server\b|llama\.cpp"))
+    programs = Programs("llama.cpp", _executable, lambda name, rest: None)
     flags = _FLAGS
     rules = _RULES
     default_port = 8080

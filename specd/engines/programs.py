@@ -5,8 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specd.engines.wrappers import Launch, find_launch, find_opaque
-from specd.errors import EngineError
+from specd.engines.wrappers import Launch, find_launch
 
 __all__ = ["Found", "Programs", "find_program", "reachable_address"]
 
@@ -19,14 +18,12 @@ class Programs:
     """How one engine is started.
 
     `executable` and `module` say how many words behind the program's name, or behind `-m NAME` or a script's path,
-    belong to the program and not to the server (`serve`); None where it is not this engine. `mentions` finds the
-    engine's name in text that can't be looked into.
+    belong to the program and not to the server (`serve`); None where it is not this engine.
     """
 
     engine: str
     executable: Callable[[str, Sequence[str]], int | None]
     module: Callable[[str, Sequence[str]], int | None]
-    mentions: re.Pattern[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +40,8 @@ class Found:
 
 
 def find_program(argv: Sequence[str], programs: Programs) -> Found | None:
-    """Find this engine's program behind transparent wrappers.
-
-    Raises EngineError where the engine is named inside something that a change can't be carried through.
-    """
-    launch = find_launch(argv)
-    found = _direct(argv, launch, programs)
-    if found is not None:
-        return found
-    opaque = find_opaque(argv)
-    if opaque is not None and programs.mentions.search(opaque.text):
-        raise EngineError(
-            f"{programs.engine} is started through {opaque.what}, which a change of flags can't be carried through",
-            next_step=f"the change would have to go {opaque.instead}",
-        )
-    return None
+    """Find this engine's program behind transparent wrappers."""
+    return _direct(argv, find_launch(argv), programs)
 
 
 def _direct(argv: Sequence[str], launch: Launch, programs: Programs) -> Found | None:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from specd.engines.engine import Engine, ServerCommand
 from specd.engines.llamacpp import LlamaCpp
+from specd.engines.programs import find_program
 from specd.engines.rehearsal import Rehearsal
 from specd.engines.sglang import Sglang
 from specd.engines.vllm.engine import Vllm
-from specd.engines.wrappers import find_opaque
 from specd.errors import EngineError
 
-__all__ = ["ENGINES", "by_name", "recognise"]
+__all__ = ["ENGINES", "by_name", "recognise", "starts_server"]
 
 # The rehearsal engine comes first: its archive may be called through names that mention another engine.
 ENGINES: tuple[Engine, ...] = (Rehearsal(), Vllm(), Sglang(), LlamaCpp())
@@ -25,18 +25,14 @@ def by_name(name: str) -> Engine:
 
 
 def recognise(argv: Sequence[str]) -> tuple[Engine, ServerCommand] | None:
-    """Find the engine and its command line in a unit's argv; None for a program that is no LLM server.
-
-    Raises EngineError where a server is, or may be, hidden behind something that a change can't be carried through.
-    """
+    """Find the engine and its command line in an opened command line; None for a program that is no LLM server."""
     for engine in ENGINES:
         command = engine.recognise(argv)
         if command is not None:
             return engine, command
-    opaque = find_opaque(argv)
-    if opaque is not None:
-        raise EngineError(
-            f"what server is started through {opaque.what} can't be told from the unit",
-            next_step=f"the change would have to go {opaque.instead}",
-        )
     return None
+
+
+def starts_server(argv: Sequence[str]) -> bool:
+    """True for the command line of a server, whatever its flags say."""
+    return any(find_program(argv, engine.programs) is not None for engine in ENGINES)

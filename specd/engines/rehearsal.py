@@ -40,9 +40,7 @@ class Rehearsal(Vllm):
     """The program that stands in for vLLM in a rehearsal."""
 
     name = "rehearsal"
-    programs = Programs(
-        "the rehearsal engine", _executable, _module, re.compile(r"specd\.rehearsal|rehearsal[\w.-]*\.pyz")
-    )
+    programs = Programs("the rehearsal engine", _executable, _module)
 
     async def examine(
         self, host: Host, argv: Sequence[str], *, env: Mapping[str, str], user: str, cwd: str, timeout_s: float

@@ -169,7 +169,7 @@ class Sglang(TableEngine):
 
     name = "sglang"
     uses_graphs = True
-    programs = Programs("SGLang", _executable, _module, re.compile(r"\bsglang\b|\bsglang/", re.IGNORECASE))
+    programs = Programs("SGLang", _executable, _module)
     flags = _FLAGS
     rules = _RULES
     default_port = 30000

@@ -7,7 +7,7 @@ from specd.checks import Check
 from specd.engines import masking
 from specd.engines.asking import Question
 from specd.engines.change import changed_words, read_flags
-from specd.engines.engine import Counters, Failure, FlagValue, LogReader, ServerCommand
+from specd.engines.engine import NO_FILE_FLAGS, Counters, Failure, FileFlags, FlagValue, LogReader, ServerCommand
 from specd.engines.exits import explain, log_end
 from specd.engines.exposition import Series, read_counters
 from specd.engines.flags import FlagTable, Kind, canonical
@@ -68,7 +68,15 @@ class TableEngine:
         """Return what the server listens on without a flag."""
         return "127.0.0.1"
 
-    def change(self, argv: Sequence[str], flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
+    async def with_files(
+        self, host: Host, command: ServerCommand, argv: Sequence[str], directory: str
+    ) -> ServerCommand:
+        """See Engine.with_files; this one reads none."""
+        return command
+
+    def change(
+        self, argv: Sequence[str], flags: Mapping[str, FlagValue], file_flags: FileFlags = NO_FILE_FLAGS
+    ) -> tuple[str, ...]:
         """See Engine.change."""
         found = self._found(argv)
         for name in self.model_flags:

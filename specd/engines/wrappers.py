@@ -1,16 +1,19 @@
-"""What may stand in front of a server's own program in a unit's command line, and what can't be looked through."""
+"""What may stand in front of a server's own program in a unit's command line, and how a shell's own words are read."""
 
 import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Launch", "Opaque", "find_launch", "find_opaque"]
+from specd.engines.container import CONTAINER_PROGRAMS, ContainerRun, read_container
+from specd.errors import EngineError
+
+__all__ = ["SHELLS", "Launch", "ShellWords", "find_launch", "shell_words"]
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl", "apptainer", "singularity", "enroot"})
-_SCRIPT_ENDINGS = (".sh", ".bash", ".zsh")
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "csh", "tcsh"})
+# Options of a shell that take the next word; a cluster may end with such a one (`-euo pipefail`).
+_SHELL_VALUED = frozenset({"--rcfile", "--init-file"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +82,24 @@ class Launch:
     """The program behind the wrappers: argv[program_at:] is its command line.
 
     `wrapper` names the wrappers, outermost first; `shaping` are the words in front that decide which program or
-    environment is found. `assignments` are the variables that `env` sets.
+    environment is found. `assignments` are the variables that `env` sets. `container_at` is where a container's client
+    begins, None where there is none.
     """
 
     program_at: int
     wrapper: str = ""
     shaping: tuple[str, ...] = ()
     assignments: tuple[tuple[str, str], ...] = ()
+    container_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
-    """Something a change can't be carried through: what it is, the text in which a server may be named, and where to
-    put the change instead."""
+class ShellWords:
+    """A shell's own words: words[rest_at] is the text it runs (`is_text`) or the script's path; what follows are its
+    arguments, $0 first."""
 
-    what: str
-    text: str
-    instead: str
+    rest_at: int
+    is_text: bool
 
 
 def find_launch(argv: Sequence[str]) -> Launch:
@@ -104,8 +108,13 @@ def find_launch(argv: Sequence[str]) -> Launch:
     names: list[str] = []
     shaping: list[str] = []
     assignments: list[tuple[str, str]] = []
+    container_at: int | None = None
     while at < len(argv):
         name = posixpath.basename(argv[at])
+        if name in CONTAINER_PROGRAMS and container_at is None and (run := _container(argv, at)) is not None:
+            names.append(f"{name} run")
+            container_at, at = at, run.command_at
+            continue
         wrapper = _WRAPPERS.get(name)
         after = _after_wrapper(wrapper, argv, at) if wrapper else None
         if wrapper is None or after is None or after >= len(argv):
@@ -117,7 +126,14 @@ def find_launch(argv: Sequence[str]) -> Launch:
             pairs = (word.partition("=") for word in argv[at + 1 : after] if _ASSIGNMENT.match(word))
             assignments.extend((key, value) for key, _, value in pairs)
         at = after
-    return Launch(at, ", ".join(names), tuple(shaping), tuple(assignments))
+    return Launch(at, ", ".join(names), tuple(shaping), tuple(assignments), container_at)
+
+
+def _container(argv: Sequence[str], at: int) -> ContainerRun | None:
+    try:
+        return read_container(argv, at)
+    except EngineError:
+        return None
 
 
 def _after_wrapper(wrapper: _Wrapper, argv: Sequence[str], at: int) -> int | None:
@@ -147,34 +163,16 @@ def _skip_options(wrapper: _Wrapper, argv: Sequence[str], place: int) -> int:
     return place
 
 
-def find_opaque(argv: Sequence[str]) -> Opaque | None:
-    """Say what at the end of the transparent wrappers hides the server's command line, None if nothing does."""
-    place = find_launch(argv).program_at
-    rest = argv[place:]
-    if not rest:
-        return None
-    name = posixpath.basename(rest[0])
-    text = " ".join(rest)
-    if name in _SHELLS:
-        command = _shell_command(rest)
-        if command is not None:
-            return Opaque(f"`{name} -c`", command, "inside the shell command of the unit")
-        script = next((word for word in rest[1:] if not word.startswith("-")), "")
-        return Opaque(f"the script {script}", text, f"in {script}, or start the server from the unit itself")
-    if name in _CONTAINERS:
-        return Opaque(f"`{name} run`", text, "behind the image in the container's command line")
-    if name.endswith(_SCRIPT_ENDINGS):
-        return Opaque(f"the script {rest[0]}", text, f"in {rest[0]}, or start the server from the unit itself")
-    if name in {"-S", "--split-string"}:
-        return Opaque("`env -S`", text, "inside the string that env splits")
-    return None
-
-
-def _shell_command(words: Sequence[str]) -> str | None:
-    """Return the text after -c (also inside a cluster such as -lc); None when a script file is run instead."""
-    for place, word in enumerate(words[1:], start=1):
-        if not word.startswith("-"):
-            return None
-        if not word.startswith("--") and "c" in word[1:] and place + 1 < len(words):
-            return words[place + 1]
-    return None
+def shell_words(words: Sequence[str]) -> ShellWords | None:
+    """Read what stands between a shell's name and what it runs; None where nothing is left to run."""
+    at, is_text = 1, False
+    while at < len(words) and words[at][:1] in {"-", "+"} and words[at] not in {"-", "--"}:
+        word = words[at]
+        if word.startswith("--"):
+            at += 2 if word in _SHELL_VALUED else 1
+            continue
+        is_text = is_text or (word[0] == "-" and "c" in word)
+        at += 1 + sum(letter in "oO" for letter in word[1:])
+    if at < len(words) and words[at] in {"-", "--"}:
+        at += 1
+    return ShellWords(at, is_text) if at < len(words) else None

@@ -27,7 +27,8 @@ _MISMATCH_RATE = 0.05
 
 async def run(ctx: Context) -> Step:
     """Measure what is still missing of the candidate's plan, and judge."""
-    facts, engine, command = await candidate_view(ctx)
+    facts, server = await candidate_view(ctx)
+    engine, command = server.engine, server.command
     invocation = str(ctx.fact("candidate.invocation"))
     digest = plan_digest(ctx.plan(), ctx.model(command))
     have = ctx.store.levels(ctx.row.id, "candidate", invocation, digest)

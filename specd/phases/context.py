@@ -17,11 +17,11 @@ from specd.bench.plan import Benchmark, BenchPlan, Target
 from specd.bus import Bus
 from specd.checks import Check
 from specd.deadline import Deadline
-from specd.engines import by_name, recognise
 from specd.engines.engine import Engine, ServerCommand, Stage
 from specd.engines.masking import mask
 from specd.engines.openai_probe import ServerProbe
 from specd.engines.progress import Estimate
+from specd.engines.server import Server, read_server
 from specd.errors import EngineError, FileProblem, UnitError
 from specd.hosts.host import Host, Route
 from specd.services.service import Candidate, JournalRecord, ServiceManager, UnitFacts, UnitStatus
@@ -43,8 +43,17 @@ class Baseline:
 
     facts: UnitFacts
     status: UnitStatus
-    engine: Engine
-    command: ServerCommand
+    server: Server
+
+    @property
+    def engine(self) -> Engine:
+        """The server's engine."""
+        return self.server.engine
+
+    @property
+    def command(self) -> ServerCommand:
+        """The server's command line."""
+        return self.server.command
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,21 +160,21 @@ class Context:
         """
         unit = self.service.unit
         facts, status = await asyncio.gather(self.manager.facts(unit, as_loaded=as_loaded), self.manager.status(unit))
-        engine, command = find_server(self.service, facts.argv)
-        self.secrets.update(engine.secrets(facts.argv, facts.environment))
-        return Baseline(facts, status, engine, command)
+        server = await find_server(self.service, self.host, facts)
+        self.secrets.update(server.secrets)
+        return Baseline(facts, status, server)
 
     def render_candidate(self, baseline: Baseline) -> Candidate:
         """Make the candidate's unit from what the baseline is now; the same input gives the same bytes."""
         spec = self.row.spec
-        argv = baseline.engine.change(baseline.facts.argv, spec.flags)
+        argv, env = baseline.server.changed(spec.flags, spec.env)
         self.secrets.update(baseline.engine.secrets(argv, {k: v for k, v in spec.env.items() if v is not None}))
         return self.manager.render(
             baseline.facts,
             trial=self.row.id,
             installation=self.store.installation,
             argv=argv,
-            env=spec.env,
+            env=env,
             stop_timeout_s=self.service.stop_timeout_s,
         )
 
@@ -294,20 +303,14 @@ class Context:
         )
 
 
-def find_server(service: ServiceSettings, argv: tuple[str, ...]) -> tuple[Engine, ServerCommand]:
-    """Find the engine and its command line in a unit's argv, as configured or by itself; raises EngineError,
-    UnitError."""
-    if not argv:
+async def find_server(service: ServiceSettings, host: Host, facts: UnitFacts) -> Server:
+    """Find the server in a unit's command line, as configured or by itself; raises EngineError, UnitError."""
+    if not facts.argv:
         raise UnitError(f"{service.unit} starts nothing")
-    if service.engine == "auto":
-        found = recognise(argv)
-    else:
-        engine = by_name(service.engine)
-        command = engine.recognise(argv)
-        found = (engine, command) if command else None
+    found = await read_server(host, facts.argv, facts.environment, facts.working_directory, engine=service.engine)
     if found is None:
         raise EngineError(
-            f"no LLM server is recognised in the command of {service.unit}: {' '.join(argv[:3])[:120]}",
+            f"no LLM server is recognised in the command of {service.unit}: {' '.join(facts.argv[:3])[:120]}",
             unit=service.unit,
             next_step=f"set `engine` of services.{service.name}, or name the unit that runs the server itself",
         )

@@ -6,6 +6,7 @@ from typing import Any
 from specd.checks import Check, failures
 from specd.engines.engine import Engine, Failure, ServerCommand
 from specd.engines.openai_probe import NoToken
+from specd.engines.server import Server
 from specd.errors import EngineError, UnitError
 from specd.phases.context import Context, find_server
 from specd.phases.serving import exit_soon, prove_serving
@@ -18,7 +19,8 @@ __all__ = ["candidate_view", "run"]
 
 async def run(ctx: Context) -> Step:
     """Prove that the candidate serves as asked."""
-    facts, engine, command = await candidate_view(ctx)
+    facts, server = await candidate_view(ctx)
+    engine, command = server.engine, server.command
     try:
         token, checks = await prove_serving(
             ctx, ctx.candidate_name, facts, command, within_s=min(ctx.deadline.remaining_s, ctx.bench.first_token_s)
@@ -37,7 +39,7 @@ async def run(ctx: Context) -> Step:
     return Step(Trigger.TOKEN_SEEN, f"first token after {token.seconds * 1e3:.0f} ms")
 
 
-async def candidate_view(ctx: Context) -> tuple[UnitFacts, Engine, ServerCommand]:
+async def candidate_view(ctx: Context) -> tuple[UnitFacts, Server]:
     """Read the candidate's unit as the manager has it; what was proven of it where its file has gone since."""
     try:
         facts = await ctx.manager.facts(ctx.candidate_name, as_loaded=True)
@@ -45,9 +47,9 @@ async def candidate_view(ctx: Context) -> tuple[UnitFacts, Engine, ServerCommand
         if (proven := ctx.fact("candidate.facts")) is None:
             raise
         facts = UnitFacts(**{**proven, "argv": tuple(proven["argv"]), "drop_in_paths": tuple(proven["drop_in_paths"])})
-    engine, command = find_server(ctx.service, facts.argv)
-    ctx.secrets.update(engine.secrets(facts.argv, facts.environment))
-    return facts, engine, command
+    server = await find_server(ctx.service, ctx.host, facts)
+    ctx.secrets.update(server.secrets)
+    return facts, server
 
 
 async def _speculation(ctx: Context, facts: UnitFacts, engine: Engine, command: ServerCommand) -> Check:

@@ -81,10 +81,10 @@ async def _put_in_place(ctx: Context, candidate: Candidate) -> None:
 
 async def _stand_in_unit(ctx: Context, real: ServiceSettings) -> Candidate:
     facts = await ctx.manager.facts(real.unit)
-    engine, command = find_server(real, facts.argv)
-    if engine.name not in _STANDS_IN_FOR:
+    server = await find_server(real, ctx.host, facts)
+    if server.engine.name not in _STANDS_IN_FOR:
         raise EngineError(
-            f"{real.unit} runs {engine.name}; the rehearsal engine understands the command line of vLLM only",
+            f"{real.unit} runs {server.engine.name}; the rehearsal engine understands the command line of vLLM only",
             unit=real.unit,
             next_step="`specd plan` checks such a trial without a start",
         )
@@ -92,7 +92,7 @@ async def _stand_in_unit(ctx: Context, real: ServiceSettings) -> Candidate:
     port = int((await ctx.host.run([python, "-c", _FIND_PORT])).text)
 
     def rendered(*program: str) -> Candidate:
-        argv = (python, *program, "serve", *facts.argv[command.server_at :])
+        argv = (python, *program, "serve", *server.line.words[server.command.server_at :])
         return ctx.manager.render(
             facts,
             trial=_tag(ctx.row.id),

@@ -2,10 +2,12 @@
 
 import asyncio
 import dataclasses
+from itertools import zip_longest
 
 from specd.checks import Check, failures
 from specd.engines.engine import Failure
-from specd.errors import SpecdError
+from specd.engines.server import read_server
+from specd.errors import EngineError, SpecdError
 from specd.phases.context import Baseline, Context
 from specd.phases.step import Step
 from specd.services.service import Candidate
@@ -37,19 +39,28 @@ async def run(ctx: Context) -> Step:
 
 
 async def candidate_checks(ctx: Context, baseline: Baseline, candidate: Candidate) -> list[Check]:
-    """Check all that needs no written unit: the engine's own opinion, its files, the port, who holds it."""
+    """Check all that needs no written unit: what reaches the server, the engine's own opinion, its files, the port."""
+    facts = baseline.facts
+    name = "candidate.reached"
+    try:
+        server = await read_server(
+            ctx.host, candidate.argv, candidate.environment, facts.working_directory, engine=ctx.service.engine
+        )
+    except EngineError as error:
+        return [Check.failed(name, error.what, error.next_step)]
+    if server is None:
+        return [Check.failed(name, "the changed command line is no longer one that starts a known server")]
+    wanted = baseline.engine.change(baseline.server.line.words, ctx.row.spec.flags, baseline.command.file_flags)
+    if server.line.words != wanted:
+        place = next((n for n, (a, b) in enumerate(zip_longest(server.line.words, wanted)) if a != b), 0)
+        return [Check.failed(name, f"word {place} of the server's command line is not the one that was meant")]
     engine_checks, port = await asyncio.gather(
-        baseline.engine.examine(
-            ctx.host,
-            candidate.argv,
-            env=candidate.environment,
-            user=baseline.facts.user,
-            cwd=baseline.facts.working_directory,
-            timeout_s=max(30.0, ctx.deadline.remaining_s * 0.7),
-        ),
-        _port_check(ctx, baseline, candidate),
+        server.examine(ctx.host, user=facts.user, timeout_s=max(30.0, ctx.deadline.remaining_s * 0.7)),
+        _port_check(ctx, server.command.port),
     )
-    return [*engine_checks, port]
+    through = f" through {server.command.wrapper}" if server.command.wrapper else ""
+    reached = Check.passed(name, f"the server gets {len(wanted) - server.command.server_at} words{through}")
+    return [reached, *engine_checks, port]
 
 
 def baseline_unchanged(ctx: Context, baseline: Baseline) -> Check:
@@ -74,24 +85,21 @@ def baseline_unchanged(ctx: Context, baseline: Baseline) -> Check:
     return Check.passed(name, f"invocation {baseline.status.invocation}")
 
 
-async def _port_check(ctx: Context, baseline: Baseline, candidate: Candidate) -> Check:
+async def _port_check(ctx: Context, port: int) -> Check:
     name = "port.owner"
-    command = baseline.engine.recognise(candidate.argv)
-    if command is None:
-        return Check.failed(name, "the changed command line is no longer one that this engine recognises")
     try:
-        owners = await ctx.manager.port_owners(command.port)
+        owners = await ctx.manager.port_owners(port)
         members = {process.pid for process in await ctx.manager.processes(ctx.service.unit)}
     except SpecdError as error:
-        return Check.unchecked(name, f"who listens on port {command.port} could not be read: {error}")
+        return Check.unchecked(name, f"who listens on port {port} could not be read: {error}")
     strangers = [o for o in owners if o.unit != ctx.service.unit and o.pid not in members]
     if not strangers:
-        return Check.passed(name, f"port {command.port} is {'the baseline' + chr(39) + 's' if owners else 'free'}")
+        return Check.passed(name, f"port {port} is {'the baseline' + chr(39) + 's' if owners else 'free'}")
     if all(not owner.pid and not owner.unit for owner in strangers):
-        return Check.unchecked(name, f"port {command.port} is in use; the host does not tell by whom")
+        return Check.unchecked(name, f"port {port} is in use; the host does not tell by whom")
     owner = strangers[0]
     return Check.failed(
         name,
-        f"port {command.port} belongs to pid {owner.pid} ({owner.command}) of {owner.unit or 'no unit'}",
+        f"port {port} belongs to pid {owner.pid} ({owner.command}) of {owner.unit or 'no unit'}",
         "stop that program, or choose another port",
     )

@@ -1,18 +1,17 @@
 """vLLM's command line: where it stands in a unit's argv, what it asks for, and how to change it."""
 
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from specd.engines.change import changed_words, read_flags
-from specd.engines.engine import FlagValue, ServerCommand
+from specd.engines.change import changed_words, over_file, read_flags
+from specd.engines.engine import NO_FILE_FLAGS, FileFlags, FlagValue, ServerCommand
 from specd.engines.flags import FlagTable, Kind, canonical
 from specd.engines.programs import Found, Programs, find_program, reachable_address
 from specd.errors import EngineError
 
-__all__ = ["FLAGS", "VLLM_PROGRAMS", "change", "parse", "recognise", "speculation_asked"]
+__all__ = ["FLAGS", "VLLM_PROGRAMS", "change", "config_file", "parse", "recognise", "speculation_asked"]
 
 FLAGS = FlagTable.from_lines((resources.files(__package__) / "flags.jsonl").read_text(encoding="utf-8"))
 
@@ -42,7 +41,7 @@ def _module(name: str, rest: Sequence[str]) -> int | None:
     return 1 if name in _CLI_MODULES and tuple(rest[:1]) == ("serve",) else None
 
 
-VLLM_PROGRAMS = Programs("vLLM", _executable, _module, re.compile(r"\bvllm\b", re.IGNORECASE))
+VLLM_PROGRAMS = Programs("vLLM", _executable, _module)
 
 
 def recognise(argv: Sequence[str]) -> ServerCommand | None:
@@ -51,10 +50,16 @@ def recognise(argv: Sequence[str]) -> ServerCommand | None:
     return None if found is None else parse("vllm", argv, found)
 
 
-def parse(engine: str, argv: Sequence[str], found: Found) -> ServerCommand:
+def config_file(words: Sequence[str]) -> str | None:
+    """Return the file of --config as the server finds it; None where it reads none."""
+    places = [at for at, word in enumerate(words) if word == "--config"]
+    return words[places[0] + 1] if places and places[0] + 1 < len(words) else None
+
+
+def parse(engine: str, argv: Sequence[str], found: Found, file_flags: FileFlags = NO_FILE_FLAGS) -> ServerCommand:
     """Read the command line of a server that takes vLLM's flags; raises EngineError for one without a TCP port."""
     words = argv[found.server_at :]
-    flags = read_flags(FLAGS, words)
+    flags = {**file_flags.flags, **read_flags(FLAGS, words)}
     if "uds" in flags:
         raise EngineError(f"the server listens on the unix socket {flags['uds']}, not on a TCP port")
     positionals = FLAGS.positionals(words)
@@ -73,14 +78,17 @@ def parse(engine: str, argv: Sequence[str], found: Found) -> ServerCommand:
         address=reachable_address(host if isinstance(host, str) else ""),
         port=int(port),
         wrapper=found.launch.wrapper,
+        file_flags=file_flags,
     )
 
 
-def change(argv: Sequence[str], server_at: int, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
+def change(
+    argv: Sequence[str], server_at: int, flags: Mapping[str, FlagValue], file_flags: FileFlags = NO_FILE_FLAGS
+) -> tuple[str, ...]:
     """Return argv with vLLM flags changed; `model` is the positional word. See Engine.change."""
     words = list(argv[server_at:])
-    by_name = {_name(name): name for name in flags}
-    wanted = dict(flags)
+    wanted = over_file(FLAGS, words, flags, file_flags)
+    by_name = {_name(name): name for name in wanted}
     if (model := by_name.get("model")) is not None and FLAGS.positionals(words):
         value = wanted.pop(model)
         if not isinstance(value, str) or value in {"", "null"}:

@@ -6,11 +6,12 @@ from typing import Any
 from specd.checks import Check
 from specd.engines import masking
 from specd.engines.asking import Question
-from specd.engines.engine import Counters, Failure, FlagValue, LogReader, ServerCommand
+from specd.engines.engine import NO_FILE_FLAGS, Counters, Failure, FileFlags, FlagValue, LogReader, ServerCommand
 from specd.engines.exits import explain, log_end
 from specd.engines.exposition import read_counters
 from specd.engines.programs import Found, Programs, find_program
 from specd.engines.vllm import command, speculation
+from specd.engines.vllm.config_file import read_config_file
 from specd.engines.vllm.examine import examine
 from specd.engines.vllm.log import VllmReader
 from specd.engines.vllm.metrics import VLLM_SERIES
@@ -33,9 +34,21 @@ class Vllm:
         found = find_program(argv, self.programs)
         return None if found is None else command.parse(self.name, argv, found)
 
-    def change(self, argv: Sequence[str], flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
+    async def with_files(
+        self, host: Host, command_line: ServerCommand, argv: Sequence[str], directory: str
+    ) -> ServerCommand:
+        """See Engine.with_files."""
+        found = self._found(argv)
+        if (path := command.config_file(argv[found.server_at :])) is None:
+            return command_line
+        file_flags = await read_config_file(host, command.FLAGS, path, directory)
+        return command.parse(self.name, argv, found, file_flags)
+
+    def change(
+        self, argv: Sequence[str], flags: Mapping[str, FlagValue], file_flags: FileFlags = NO_FILE_FLAGS
+    ) -> tuple[str, ...]:
         """See Engine.change."""
-        return command.change(argv, self._found(argv).server_at, flags)
+        return command.change(argv, self._found(argv).server_at, flags, file_flags)
 
     def is_json(self, flag: str) -> bool:
         """See Engine.is_json."""
