@@ -20,6 +20,7 @@ from specd.services.service import (
     ArmedGuard,
     Candidate,
     Claim,
+    Dependent,
     GuardPlan,
     JournalRecord,
     OwnUnit,
@@ -99,6 +100,10 @@ class EmbeddedManager:
             needs_reload=raw["needs_reload"],
             job=raw["job"],
         )
+
+    async def dependents(self, unit: str) -> tuple[Dependent, ...]:
+        """Return nothing: no unit of the supervisor depends on another."""
+        return ()
 
     def candidate_name(self, trial: str) -> str:
         """Return the name that the trial's candidate unit has; raises UnitError when that can be no name."""

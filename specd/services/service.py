@@ -12,6 +12,7 @@ __all__ = [
     "ArmedGuard",
     "Candidate",
     "Claim",
+    "Dependent",
     "GuardPlan",
     "JournalRecord",
     "OwnUnit",
@@ -96,6 +97,19 @@ class Candidate:
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     side_files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """A unit that the manager stops when another one stops, and does not start again with it.
+
+    `relation` is the manager's word for the tie, as the stopped unit has it: RequiredBy, RequisiteOf, BoundBy,
+    ConsistsOf, PropagatesStopTo. `is_active` tells whether a stop now would take something away.
+    """
+
+    unit: str
+    relation: str
+    is_active: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +204,13 @@ class ServiceManager(Protocol):
 
     async def status(self, unit: str) -> UnitStatus:
         """Read what the unit is doing; never raises for a missing unit."""
+        ...
+
+    async def dependents(self, unit: str) -> tuple[Dependent, ...]:
+        """List the units that stop when this one stops, also through one another, nearest first.
+
+        Raises UnitError when there is no such unit.
+        """
         ...
 
     def candidate_name(self, trial: str) -> str:

@@ -63,6 +63,7 @@ async def test_facts_are_what_the_supervisor_has_read(rig: Rig, tmp_path: Path) 
     assert facts.enabled == "enabled"
     assert (facts.extra["Restart"], facts.extra["TimeoutStopUSec"]) == ("on-failure", "7000000")
     assert facts.fragment_path == str(rig.units / "base.service.json")
+    assert await rig.manager.dependents("base.service") == ()
     assert set(facts.files) == {facts.fragment_path, str(tmp_path / "extra")}
     assert json.loads(facts.text)["argv"] == ["/bin/srv", SPECULATION]
     (tmp_path / "extra").write_text("TWO=changed\n")

@@ -1,180 +1,200 @@
-"""Generated command lines and environments through a real systemd: what arrives is what was meant, byte for byte."""
+"""Generated command lines and environments through a real systemd: what arrives is what was meant, byte for byte.
 
-import io
+Counts are printed (pytest -s); each run has the same cases, made from the seeds below.
+"""
+
 import random
-import shlex
-import tarfile
+import re
+from collections import Counter
 from collections.abc import Mapping
 
 import pytest
 
-from specd.checks import failures
+from specd.errors import UnitError
 from specd.services.service import Candidate
-from tests.host.systemd_rig import DUMP, closed_hosts, manager_on, put_dump, random_word, read_dump, until  # noqa: F401
+from specd.services.systemd.envfile import parse_environment
+from specd.services.systemd.scope import Scope
+from specd.services.systemd.variables import read_environment
+from tests.host.systemd_rig import closed_hosts, connect, manager_on  # noqa: F401
+from tests.host.unit_cases import (
+    CASES,
+    ODD_CASES,
+    STANDING,
+    drawn,
+    ended,
+    put_all,
+    put_recorder,
+    recorded,
+    started,
+)
+from tests.host.unit_texts import command, environment_file, environment_lines
 from tests.testhost import TestHost
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("closed_hosts")]
 
-BATCH = 60
+SEED = 20
+# What systemd sets anew at each start.
+OF_A_START = {"INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"}
+NOT_UTF8 = [b"\xff", b"\0", b"\xed\xa0\x80", b"\xef\xb7\x90", b"\xc0\x80", b"\n# caf\xe9\nB=1"]
+HUGE: list[tuple[list[str], dict[str, str]]] = [
+    (["x" * 100_000] * 30, {}),
+    ([], {f"V{number}": "x" * 100_000 for number in range(20)}),
+    (["x" * 100_000] * 15, {}),
+    (["é" * 60_000] * 8, {"V": "é" * 60_000}),
+]
+UNITS = "/run/systemd/system"
 
 
-async def start_all(host: TestHost, names: list[str]) -> None:
-    host.systemctl("daemon-reload")
-    host.systemctl("start", "--no-block", *names)
-
-    async def all_there() -> bool:
-        listed = set(host.exec(["ls", "/tmp/dump"], check=False).stdout.split())
-        return all(f"{name}.cmdline" in listed for name in names)
-
-    await until(all_there, within_s=60, what="a batch of units to run")
-
-
-def clear(host: TestHost, names: list[str], files: str) -> None:
-    host.systemctl("kill", "--signal=KILL", *names, check=False)
-    host.exec(["sh", "-c", f"rm -rf /tmp/dump {files}"])
-    host.systemctl("daemon-reload")
-    host.systemctl("reset-failed", check=False)
-
-
-def put_candidates(host: TestHost, candidates: list[Candidate]) -> None:
-    """Write many candidates at once."""
-    put_all(host, {p: c for item in candidates for p, c in {item.path: item.content, **item.side_files}.items()})
-
-
-def put_all(host: TestHost, files: Mapping[str, str | bytes]) -> None:
-    """Write many files by one command."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path, content in files.items():
-            body = content.encode() if isinstance(content, str) else content
-            entry = tarfile.TarInfo(path.lstrip("/"))
-            entry.size = len(body)
-            archive.addfile(entry, io.BytesIO(body))
-    host.exec(["tar", "-x", "-C", "/", "--no-same-owner"], stdin=packed.getvalue())
-
-
-@pytest.mark.parametrize("batch", range(6))
-async def test_written_words_and_variables_arrive_as_meant(testhost: TestHost, batch: int) -> None:
-    seed = 1000 + batch
-    rng = random.Random(seed)
-    put_dump(testhost)
-    testhost.write_unit("diff-base.service", f"[Service]\nType=exec\nExecStart={DUMP}\n")
+async def test_written_words_and_variables_arrive_as_meant(testhost: TestHost) -> None:
+    testhost.write_unit("diff-base.service", "[Service]\nType=exec\nExecStart=/bin/sh\n")
     manager = manager_on(testhost)
     base = await manager.facts("diff-base.service")
-    candidates = [
-        manager.render(
-            base,
-            trial=f"diff{batch}x{number}",
-            installation="test",
-            argv=(DUMP, *(random_word(rng) for _ in range(rng.randrange(1, 25)))),
-            env={f"V{place}": random_word(rng, 20) for place in range(rng.randrange(1, 6))},
-            stop_timeout_s=1,
-        )
-        for number in range(BATCH)
-    ]
-    put_candidates(testhost, candidates)
-    names = [candidate.name for candidate in candidates]
+    cases = drawn(CASES, 2020, SEED) + drawn(ODD_CASES, 120, SEED) + HUGE
+    candidates: list[Candidate] = []
+    refused: Counter[str] = Counter()
+    for number, (words, env) in enumerate(cases):
+        try:
+            candidates.append(
+                manager.render(
+                    base, trial=f"diff{number}", installation="i", argv=(*STANDING, *words), env=env, stop_timeout_s=1
+                )
+            )
+        except UnitError as error:
+            refused[re.sub(r"^.*?(?=has|contains|is )|\d+ bytes|U\+\w+", "", error.what)] += 1
+    for at in range(0, len(candidates), 500):
+        batch = candidates[at : at + 500]
+        files = {path: body for item in batch for path, body in {item.path: item.content, **item.side_files}.items()}
+        names = [item.name for item in batch]
+        put_all(testhost, files)
+        try:
+            given = started(testhost, names)
+            for item in batch:
+                assert item.name in given, f"seed {SEED}: {item.name} did not start: {item.argv!r:.500}"
+                words, environment = given[item.name]
+                assert tuple(words) == item.argv, f"seed {SEED}, {item.name}"
+                assert chosen(environment, item.environment) == dict(item.environment), f"seed {SEED}, {item.name}"
+        finally:
+            ended(testhost, names, list(files))
+    print(f"\nwritten, seed {SEED}: {len(cases)} cases, {len(candidates)} equal, refused: {dict(refused)}")
+    assert len(candidates) >= 2000
+    assert sum(refused.values()) < 120
+
+
+def chosen(environment: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str | None]:
+    return {name: environment.get(name) for name in names}
+
+
+def unit_files(rng: random.Random, name: str, number: int, commands: int) -> dict[str, str]:
+    """Return a unit's files: half of them set everything in a drop-in that clears what the unit's own file says."""
+    own, other = f"/etc/texts/{number}.env", f"/etc/texts/{number}-last.env"
+    lines = environment_lines(rng, [own])
+    lines += [f"ExecStart={command(rng, f'{number}.{place}')}" for place in range(commands)]
+    head = "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
+    files = {own: environment_file(rng), other: environment_file(rng)}
+    if rng.random() < 0.5:
+        files[f"{UNITS}/{name}"] = f"{head}Environment=A=main OLD=1\nExecStart=/bin/false\n"
+        tail = f"EnvironmentFile=-{other}\n"
+        return files | {f"{UNITS}/{name}.d/10-x.conf": "\n".join(["[Service]", "ExecStart=", *lines, tail])}
+    return files | {f"{UNITS}/{name}": "\n".join([head, *lines, ""])}
+
+
+async def test_what_is_read_is_what_systemd_runs(testhost: TestHost) -> None:
+    rng = random.Random(SEED)
+    commands, units = 20, 105
+    put_recorder(testhost)
+    testhost.systemctl("set-environment", "FOO=the manager's", "A=from the manager")
+    names = [f"text@{number}.service" if number % 3 == 0 else f"text{number}.service" for number in range(units)]
+    files = {"/etc/texts/glob-1.env": "FOO=1\n", "/etc/texts/glob-B.env": "C='g 2'\n", "/etc/texts/glob-a.env": "C=a\n"}
+    for number, name in enumerate(names):
+        files |= unit_files(rng, name, number, commands)
+    put_all(testhost, files)
+    scope = Scope(connect(testhost), "system", "")
+    equal, stillborn = 0, 0
     try:
-        await start_all(testhost, names)
-        for candidate in candidates:
-            words, environment = read_dump(testhost, candidate.name)
-            assert words == list(candidate.argv), f"seed {seed}, {candidate.name}"
-            given = {name: environment.get(name) for name in candidate.environment}
-            assert given == dict(candidate.environment), f"seed {seed}, {candidate.name}"
-        for candidate in candidates[:5]:
-            assert not failures(await manager.examine(candidate)), f"seed {seed}, {candidate.name}"
+        testhost.systemctl("daemon-reload")
+        testhost.systemctl("start", *names, check=False)
+        given = recorded(testhost)
+        for number, name in enumerate(names):
+            properties = await scope.unit(name)
+            environment = await read_environment(scope, name, properties)
+            read = {item.argv[2]: item for item in properties.commands("ExecStart") if len(item.argv) > 2}
+            for place in range(commands):
+                key = f"{number}.{place}"
+                if key not in given:
+                    # A command before it failed, or the unit's directories could not be made.
+                    stillborn += 1
+                    continue
+                words, real = given[key]
+                shown = f"seed {SEED}, {name}: {read[key]}"
+                assert environment.words(read[key]) == tuple(words), shown
+                assert {name: real[name] for name in real.keys() - OF_A_START} == dict(environment.whole), shown
+                equal += 1
     finally:
-        clear(testhost, names, "/run/systemd/system/specd-diff*")
+        testhost.systemctl("unset-environment", "FOO", "A")
+        ended(testhost, names, [*files, *(f"{UNITS}/{name}.d" for name in names)])
+    print(f"\nread, seed {SEED}: {units * commands} cases, {equal} equal, {stillborn} not run")
+    assert equal >= 2000
 
 
-# Pieces of ExecStart= text that systemd takes, in every form it has for words.
-TEXTS = [
-    "plain", "--flag=value", "'single quoted'", '"double \\" quoted"', "mid'dle q'uote", '--json=\'{"a": 1}\'',
-    "\\x41\\n", "\\u00e9", "\\101", "$LIST", "${LIST}", "$UNSET", "${UNSET}", "pre${LIST}post", '"$LIST"',
-    "'${QUOTED}'", "$QUOTED", "$$", "$$LIST", "$${LIST}", "a$LIST", "${UNFINISHED", "${A:-b}", "%%", "%n", "%p", "%N",
-    "100%%", "''", '""', "\\;", "a;b", "#hash", "it\\'s", "'\\d+'", "$EMPTY", "${EMPTY}", "$FILEVAR", "${FILEVAR}",
-    "\\\n    ", "\\\n# a comment \\\n   ", "$", "x$", "$A$B", "${LIST}${QUOTED}", "日本", "$BACK", "${BACK}",
-    "$USERLESS", "${PATH}", "$LANG",
-]  # fmt: skip
-SETTINGS = """\
-Environment="LIST=one two  three" "QUOTED=a 'b c' \\"d e\\" f\\\\\\\\ g" EMPTY=
-Environment=BACK=x\\\\\\\\y\\\\x20z LIST2=$LIST
-EnvironmentFile=/etc/diff-reading.env
-EnvironmentFile=-/etc/diff-missing.env
-"""
-ENV_CHARS = [
-    "a",
-    "b",
-    " ",
-    "  ",
-    "'",
-    '"',
-    "\\",
-    "$",
-    "`",
-    "=",
-    "#",
-    ";",
-    "\t",
-    "\n",
-    "\nK=",
-    "\n# ",
-    "\nL='",
-    '\nM="',
-    "\\\n",
-    "é",
-]
-
-
-@pytest.mark.parametrize("batch", range(2))
-async def test_what_is_read_is_what_systemd_runs(testhost: TestHost, batch: int) -> None:
-    seed = 7000 + batch
-    rng = random.Random(seed)
-    put_dump(testhost)
-    names = [f"reading{batch}x{number}.service" for number in range(BATCH)]
-    testhost.put("/etc/diff-reading.env", "FILEVAR=\"from a file\"\nexport NOT=1\nLIST3='x y'\n")
-    units = {}
-    for name in names:
-        text = " ".join(rng.choice(TEXTS) for _ in range(rng.randrange(1, 14)))
-        prefix = rng.choice(["", "", ":", "-", "@"])
-        own = " my-name" if prefix == "@" else ""
-        units[f"/run/systemd/system/{name}"] = f"[Service]\n{SETTINGS}ExecStart={prefix}{DUMP}{own} {text}\n"
-    put_all(testhost, units)
+async def test_broken_texts_are_read_as_systemd_runs_them_or_refused(testhost: TestHost) -> None:
+    rng = random.Random(SEED)
+    put_recorder(testhost)
+    names = [f"broken{number}.service" for number in range(160)]
+    head = "[Service]\nType=exec\nEnvironment='A=a  b' B=c\n"
+    files = {
+        f"{UNITS}/{name}": f"{head}ExecStart={command(rng, name, is_broken=True)}\nRemainAfterExit=yes\n"
+        for name in names
+    }
+    put_all(testhost, files)
+    outcomes: Counter[str] = Counter()
     try:
-        await start_all(testhost, names)
+        testhost.systemctl("daemon-reload")
+        testhost.systemctl("start", *names, check=False)
+        given = recorded(testhost)
         manager = manager_on(testhost)
         for name in names:
-            facts = await manager.facts(name)
-            words, environment = read_dump(testhost, name)
-            # The kernel replaces a script's argv[0] by its path.
-            assert words[1:] == list(facts.argv[1:]), f"seed {seed}, {facts.text}"
-            given = {key: environment.get(key) for key in facts.environment}
-            assert given == dict(facts.environment), f"seed {seed}, {facts.text}"
+            try:
+                facts = await manager.facts(name)
+            except UnitError as error:
+                outcomes[error.what.removeprefix(f"{name}: ")] += 1
+                assert name not in given, f"seed {SEED}: systemd runs it: {files[f'{UNITS}/{name}']!r}"
+                continue
+            assert tuple(given[name].words) == facts.argv, f"seed {SEED}: {files[f'{UNITS}/{name}']!r}"
+            outcomes["equal"] += 1
     finally:
-        clear(testhost, names, "/run/systemd/system/reading* /etc/diff-reading.env")
+        ended(testhost, names, list(files))
+    print(f"\nbroken, seed {SEED}: {len(names)} cases, {dict(outcomes)}")
+    assert outcomes["equal"] > 20
+    assert outcomes["equal"] < len(names)
 
 
 async def test_environment_files_are_read_as_systemd_reads_them(testhost: TestHost) -> None:
-    seed = 31
-    rng = random.Random(seed)
-    put_dump(testhost)
-    names = [f"envread{number}.service" for number in range(BATCH * 2)]
-    contents = {name: "A=" + "".join(rng.choice(ENV_CHARS) for _ in range(rng.randrange(40))) + "\n" for name in names}
-    put_all(testhost, {f"/etc/{name}.env": content for name, content in contents.items()})
-    unit = "[Service]\nEnvironmentFile=/etc/{}.env\nExecStart=" + DUMP + "\n"
-    put_all(testhost, {f"/run/systemd/system/{name}": unit.format(name) for name in names})
-    own = {"PATH", "LANG", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID"}
+    rng = random.Random(SEED)
+    names = [f"envread{number}.service" for number in range(500)]
+    contents = {name: environment_file(rng).encode() for name in names}
+    for name in names[:60]:
+        place = rng.randrange(len(contents[name]) + 1)
+        contents[name] = contents[name][:place] + rng.choice(NOT_UTF8) + contents[name][place:]
+    unit = "[Service]\nType=exec\nEnvironmentFile=/etc/texts/{}.env\nExecStart=/bin/sh -c 'kill -STOP $$$$'\n"
+    files: dict[str, str | bytes] = {f"/etc/texts/{name}.env": content for name, content in contents.items()}
+    files |= {f"{UNITS}/{name}": unit.format(name) for name in names}
+    put_all(testhost, files)
+    version = await Scope(connect(testhost), "system", "").version()
+    refused = 0
     try:
-        await start_all(testhost, names)
-        manager = manager_on(testhost)
-        for name in names:
-            facts = await manager.facts(name)
-            _, environment = read_dump(testhost, name)
-            given = {key: value for key, value in environment.items() if key not in own}
-            assert dict(facts.environment) == given, f"seed {seed}, {contents[name]!r}"
+        given = started(testhost, names)
+        for name, content in contents.items():
+            try:
+                read = parse_environment(content, version=version)
+            except ValueError:
+                refused += 1
+                assert name not in given
+                continue
+            real = {key: value for key, value in given[name].environment.items() if key not in {*OF_A_START, *read}}
+            assert real.keys() == {"PATH", "LANG"}, f"seed {SEED}, {content!r}"
+            assert chosen(given[name].environment, read) == read, f"seed {SEED}, {content!r}"
     finally:
-        clear(
-            testhost,
-            names,
-            "/run/systemd/system/envread* " + " ".join(shlex.quote(f"/etc/{name}.env") for name in names),
-        )
+        ended(testhost, names, list(files))
+    print(
+        f"\nenvironment files, seed {SEED}: {len(names)} cases, {len(names) - refused} equal, {refused} refused by both"
+    )

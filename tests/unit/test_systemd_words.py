@@ -27,7 +27,7 @@ ENVIRONMENT = {"FOO": "a b  c", "EMPTY": "", "Q": 'x \'y z\' "u\\" v" w\\ w'}
     ],
 )
 def test_variables_are_expanded_as_systemd_does(written: list[str], given: list[str]) -> None:
-    assert expand_variables(written, ENVIRONMENT) == given
+    assert expand_variables(written, lambda name: ENVIRONMENT.get(name, "")) == given
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,13 @@ def test_a_comment_that_ends_in_a_backslash_depends_on_the_version() -> None:
     assert parse_environment(text, version=254) == {"A": "1", "B": "2"}
 
 
-def test_an_environment_file_that_is_not_utf8_is_no_environment_file() -> None:
-    with pytest.raises(ValueError, match="utf-8"):
-        parse_environment(b"A=\xff\n")
+def test_an_environment_file_that_systemd_refuses_is_no_environment_file() -> None:
+    for content in (b"A=\xff\n", b"A=1\n\xe9=2\n", b"A=\xef\xbf\xbe\n"):
+        with pytest.raises(ValueError, match="UTF-8"):
+            parse_environment(content)
+    with pytest.raises(ValueError, match="NUL"):
+        parse_environment(b"A=1\n\0")
+    assert parse_environment(b"# gr\xf6\xdfe\nA=1\n") == {"A": "1"}
 
 
 @given(

@@ -80,6 +80,10 @@ class Properties:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
+    def has_value(self, name: str) -> bool:
+        """Whether a list, text or number is there and not empty."""
+        return bool(self._values.get(name))
+
     def text(self, name: str) -> str:
         value = self._values.get(name, "")
         return value if isinstance(value, str) else ""

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 
+from specd.services.systemd.words import is_utf8
+
 __all__ = ["encode_environment", "is_variable_name", "parse_environment"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -20,12 +22,15 @@ def is_variable_name(name: str) -> bool:
 def parse_environment(content: bytes, *, version: int = 252) -> dict[str, str]:
     """Read an environment file as systemd of `version` does; assignments it would ignore are left out.
 
-    Raises ValueError where systemd would refuse the file (not UTF-8).
+    Raises ValueError where systemd would refuse the file: a NUL, a name or value that is not UTF-8 (a comment may).
     """
-    text = content.decode()
-    # systemd stops at a NUL, as C strings end there.
-    reader = _Reader(text.partition("\0")[0], version)
-    return {name: value for name, value in reader.read() if is_variable_name(name)}
+    if b"\0" in content:
+        raise ValueError("it holds a NUL character")
+    found = _Reader(content.decode(errors="surrogateescape"), version).read()
+    for name, value in found:
+        if not (is_utf8(name) and is_utf8(value)):
+            raise ValueError("a name or value in it is not UTF-8")
+    return {name: value for name, value in found if is_variable_name(name)}
 
 
 def encode_environment(values: Mapping[str, str]) -> str:

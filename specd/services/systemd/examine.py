@@ -16,7 +16,6 @@ from specd.services.systemd.facts import command_of, require_service
 from specd.services.systemd.scope import Scope
 from specd.services.systemd.unitfile import marks_of
 from specd.services.systemd.variables import read_environment
-from specd.services.systemd.words import expand_variables
 
 __all__ = ["argv_check", "diagnostics", "environment_check", "examine"]
 
@@ -114,6 +113,7 @@ def _reload(properties: Properties, candidate: Candidate) -> Check:
 async def _effective(scope: Scope, properties: Properties, candidate: Candidate, command: ExecCommand) -> list[Check]:
     try:
         environment = await read_environment(scope, candidate.name, properties)
+        effective = environment.words(command)
     except (UnitError, FileProblem) as error:
         words = Check.failed("unit.environment-files", error.what, error.next_step)
         return [
@@ -121,7 +121,6 @@ async def _effective(scope: Scope, properties: Properties, candidate: Candidate,
             Check.unchecked("unit.argv", "needs the environment"),
             Check.unchecked("unit.environment", error.what),
         ]
-    effective = expand_variables(command.argv, environment.whole) if command.expands else list(command.argv)
     secrets = secrets_in([*candidate.argv, *effective], {**candidate.environment, **environment.own})
     evidence = f"{len(environment.files)} read" if environment.files else "none"
     if environment.missing:

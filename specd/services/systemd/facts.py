@@ -12,7 +12,6 @@ from specd.services.systemd.scope import Scope
 from specd.services.systemd.specifier import UnitName
 from specd.services.systemd.unitfile import join_text, parse_unit
 from specd.services.systemd.variables import UnitEnvironment, read_environment
-from specd.services.systemd.words import expand_variables
 
 __all__ = ["command_of", "read_facts", "require_service"]
 
@@ -66,7 +65,7 @@ async def read_facts(scope: Scope, name: str, *, as_loaded: bool = False) -> Uni
         )
     bodies = dict(zip((fragment, *drop_ins), texts, strict=True))
     contents = {path: body.decode(errors="replace") for path, body in bodies.items()}
-    argv = tuple(expand_variables(command.argv, environment.whole) if command.expands else command.argv)
+    argv = environment.words(command)
     return UnitFacts(
         name=name,
         argv=argv,

@@ -11,6 +11,7 @@ from specd.services.service import (
     ArmedGuard,
     Candidate,
     Claim,
+    Dependent,
     GuardPlan,
     JournalRecord,
     OwnUnit,
@@ -22,6 +23,7 @@ from specd.services.service import (
 from specd.services.systemd import examine, facts, install, preflight, render, status
 from specd.services.systemd.bus import check_unit_name
 from specd.services.systemd.claim import Claims
+from specd.services.systemd.dependents import read_dependents
 from specd.services.systemd.guard import Guard, kill_option
 from specd.services.systemd.journal import Journal
 from specd.services.systemd.processes import PortReader, read_processes
@@ -57,6 +59,10 @@ class SystemdManager:
     async def status(self, unit: str) -> UnitStatus:
         """Read what the unit is doing."""
         return await status.read_status(self._scope, check_unit_name(unit))
+
+    async def dependents(self, unit: str) -> tuple[Dependent, ...]:
+        """List the units that stop when this one stops."""
+        return await read_dependents(self._scope, check_unit_name(unit))
 
     def candidate_name(self, trial: str) -> str:
         """Return the candidate unit's name; raises UnitError for an id that can't be part of one."""

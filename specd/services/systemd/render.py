@@ -8,7 +8,7 @@ from specd.services.service import Candidate, UnitFacts
 from specd.services.systemd.envfile import encode_environment, is_variable_name
 from specd.services.systemd.specifier import UnitName, resolve_name_specifiers
 from specd.services.systemd.unitfile import Assignment, parse_parts
-from specd.services.systemd.words import check_text, encode_command, encode_word
+from specd.services.systemd.words import check_text, check_total, encode_command, encode_word
 
 __all__ = ["render_candidate"]
 
@@ -60,6 +60,8 @@ def render_candidate(
     # %d means another directory in a unit of another name.
     theirs, ours = f"/credentials/{base.name}", f"/credentials/{name}"
     argv = tuple(word.replace(theirs, ours) for word in argv)
+    environment = {key: value.replace(theirs, ours) for key, value in _intended(base, env).items()}
+    check_total([*argv, *(f"{key}={value}" for key, value in environment.items())])
     items = _carried(base)
     directory = base.extra.get("unit_dir", "/run/systemd/system")
     path = f"{directory}/{name}"
@@ -83,7 +85,7 @@ def render_candidate(
         path=path,
         content=content.encode(),
         argv=argv,
-        environment={key: value.replace(theirs, ours) for key, value in _intended(base, env).items()},
+        environment=environment,
         side_files={side_path: encode_environment(changes).encode()} if changes else {},
     )
 

@@ -4,33 +4,18 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specd.errors import BadAnswer, FileProblem, UnitError
-from specd.services.systemd.bus import Properties
-from specd.services.systemd.envfile import is_variable_name, parse_environment
+from specd.errors import FileProblem, UnitError
+from specd.services.systemd.bus import ExecCommand, Properties
+from specd.services.systemd.envfile import parse_environment
 from specd.services.systemd.scope import Scope
+from specd.services.systemd.surroundings import assignments, brought
+from specd.services.systemd.words import expand_variables
 
 __all__ = ["UnitEnvironment", "read_environment"]
 
 _GLOB_CHARS = frozenset("*?[")
 # With IFS empty, an unquoted parameter is a pattern and never split.
-_EXPAND_SCRIPT = 'IFS=; for path in $1; do [ -e "$path" ] && printf "%s\\0" "$path"; done; :'
-_DIRECTORIES = {
-    "RuntimeDirectory": "RUNTIME_DIRECTORY",
-    "StateDirectory": "STATE_DIRECTORY",
-    "CacheDirectory": "CACHE_DIRECTORY",
-    "LogsDirectory": "LOGS_DIRECTORY",
-    "ConfigurationDirectory": "CONFIGURATION_DIRECTORY",
-}
-_SYSTEM_ROOTS = {
-    "RUNTIME_DIRECTORY": "/run",
-    "STATE_DIRECTORY": "/var/lib",
-    "CACHE_DIRECTORY": "/var/cache",
-    "LOGS_DIRECTORY": "/var/log",
-    "CONFIGURATION_DIRECTORY": "/etc",
-}
-# systemd makes this user up itself, without a home.
-_SYNTHETIC = frozenset({"nobody", "65534"})
-_NO_SHELLS = frozenset({"", "/", "/bin/false", "/usr/bin/false", "/sbin/nologin", "/usr/sbin/nologin", "/bin/nologin"})
+_EXPAND_SCRIPT = 'LC_ALL=C; IFS=; for path in $1; do [ -e "$path" ] && printf "%s\\0" "$path"; done; :'
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +23,26 @@ class UnitEnvironment:
     """`own` is what the unit itself sets; `whole` adds what the manager and the unit's user bring.
 
     `files` holds the content of each environment file that was read; `missing` names optional ones that are not there.
+    `untold` are the names that a process may have in its environment with a value that can't be known before it starts.
     """
 
     own: Mapping[str, str]
     whole: Mapping[str, str]
     files: Mapping[str, bytes]
     missing: tuple[str, ...]
+    untold: frozenset[str]
+
+    def words(self, command: ExecCommand) -> tuple[str, ...]:
+        """Return a command's words as its process gets them; raises UnitError for one that only a start can tell."""
+        return tuple(expand_variables(command.argv, self._value) if command.expands else command.argv)
+
+    def _value(self, name: str) -> str:
+        if name in self.untold:
+            raise UnitError(
+                f"the command uses ${name}, whose value can't be known before a start",
+                next_step="write what is meant into the unit in its place",
+            )
+        return self.whole.get(name, "")
 
 
 async def read_environment(scope: Scope, unit: str, properties: Properties) -> UnitEnvironment:
@@ -52,10 +51,8 @@ async def read_environment(scope: Scope, unit: str, properties: Properties) -> U
     Raises UnitError for an environment file that would keep the unit from starting.
     """
     version, manager = await asyncio.gather(scope.version(), scope.manager("Environment"))
-    given = _assignments(manager.texts("Environment"))
-    whole = dict(given) | await _of_user(scope, properties) | _of_directories(scope, properties)
-    whole |= {name: given[name] for name in properties.texts("PassEnvironment") if name in given}
-    own = _assignments(properties.texts("Environment"))
+    whole, untold = await brought(scope, unit, properties, assignments(manager.texts("Environment")), version)
+    own = assignments(properties.texts("Environment"))
     files: dict[str, bytes] = {}
     missing: list[str] = []
     for row in properties.rows("EnvironmentFiles"):
@@ -65,25 +62,22 @@ async def read_environment(scope: Scope, unit: str, properties: Properties) -> U
             missing.append(pattern)
         files |= found
         for path, content in found.items():
-            own |= _parsed(unit, path, content, version)
+            own |= _parsed(unit, path, content, version, optional)
     for entry in properties.texts("UnsetEnvironment"):
         name, separator, value = entry.partition("=")
         for variables in (own, whole):
             if not separator or variables.get(name) == value:
                 variables.pop(name, None)
-    return UnitEnvironment(own, whole | own, files, tuple(missing))
+    return UnitEnvironment(own, {**whole, **own}, files, tuple(missing), frozenset(untold - own.keys()))
 
 
-def _assignments(entries: tuple[str, ...]) -> dict[str, str]:
-    pairs = (entry.partition("=") for entry in entries)
-    return {name: value for name, separator, value in pairs if separator and is_variable_name(name)}
-
-
-def _parsed(unit: str, path: str, content: bytes, version: int) -> dict[str, str]:
+def _parsed(unit: str, path: str, content: bytes, version: int, optional: bool) -> dict[str, str]:
     try:
         return parse_environment(content, version=version)
     except ValueError as error:
-        raise UnitError(f"environment file {path} is not UTF-8; systemd refuses it", unit=unit) from error
+        if optional:
+            return {}
+        raise UnitError(f"environment file {path}: {error}; systemd would not start the unit", unit=unit) from error
 
 
 async def _read_files(scope: Scope, unit: str, pattern: str, optional: bool) -> dict[str, bytes]:
@@ -108,37 +102,4 @@ async def _read_files(scope: Scope, unit: str, pattern: str, optional: bool) -> 
             unit=unit,
             next_step="put the file back, or prefix it with - in the unit if it is optional",
         )
-    return found
-
-
-async def _of_user(scope: Scope, properties: Properties) -> dict[str, str]:
-    """Return what User= brings: systemd sets HOME, USER, LOGNAME and SHELL from the user database."""
-    user = properties.text("User")
-    if not user or scope.is_user:
-        return {}
-    if user in _SYNTHETIC:
-        return {"USER": "nobody", "LOGNAME": "nobody"}
-    done = await scope.host.run(["getent", "passwd", "--", user], check=False)
-    if done.status != 0:
-        return {"USER": user, "LOGNAME": user}
-    fields = done.text.rstrip("\n").split(":")
-    if len(fields) < 7:
-        raise BadAnswer(f"getent passwd {user} printed {done.text!r}", host=scope.host.name)
-    found = {"USER": fields[0], "LOGNAME": fields[0]}
-    if fields[5] not in {"", "/"}:
-        found["HOME"] = fields[5]
-    if fields[6] not in _NO_SHELLS:
-        found["SHELL"] = fields[6]
-    return found
-
-
-def _of_directories(scope: Scope, properties: Properties) -> dict[str, str]:
-    """Return RUNTIME_DIRECTORY and its like; in user scope their roots are the user's own and left unknown."""
-    if scope.is_user:
-        return {}
-    found: dict[str, str] = {}
-    for setting, variable in _DIRECTORIES.items():
-        names = properties.texts(setting)
-        if names:
-            found[variable] = ":".join(f"{_SYSTEM_ROOTS[variable]}/{name}" for name in names)
     return found

@@ -1,17 +1,19 @@
 """Command lines as systemd writes and expands them: encoding words for ExecStart=, and its $VARIABLE expansion."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from specd.errors import UnitError
 
 __all__ = [
     "MAX_WORD_BYTES",
     "check_text",
+    "check_total",
     "encode_command",
     "encode_word",
     "executable_problem",
     "expand_variables",
+    "is_utf8",
     "simplify_path",
     "split_value",
 ]
@@ -21,7 +23,17 @@ MAX_WORD_BYTES = 128 * 1024 - 1
 # systemd reads a logical line of at most 1 MiB; a little is left for the key and the continuation marks.
 MAX_LINE_BYTES = 1024 * 1024 - 4096
 
+# A quarter of the usual limit of the stack is the kernel's limit for all words and variables of a process; a little is
+# left for those that systemd adds.
+_MAX_BLOCK_BYTES = 2 * 1024 * 1024 - 64 * 1024
+
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
+# Surrogates, and the code points that Unicode keeps from being characters.
+_NOT_TAKEN = re.compile(
+    "[\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
+    + "]"
+)
 _WHITESPACE = " \t\n\r"
 
 
@@ -35,10 +47,22 @@ def check_text(text: str, what: str) -> None:
         raise UnitError(f"{what} is not valid UTF-8, which systemd does not take") from error
     if size > MAX_WORD_BYTES:
         raise UnitError(f"{what} has {size} bytes; the kernel takes at most {MAX_WORD_BYTES} in one word")
-    for char in text:
-        point = ord(char)
-        if 0xFDD0 <= point <= 0xFDEF or point & 0xFFFE == 0xFFFE:
-            raise UnitError(f"{what} contains U+{point:04X}, which systemd does not count as valid UTF-8")
+    if odd := _NOT_TAKEN.search(text):
+        raise UnitError(f"{what} contains U+{ord(odd[0]):04X}, which systemd does not count as valid UTF-8")
+
+
+def check_total(words: Iterable[str]) -> None:
+    """Raise UnitError when a command line and environment (as NAME=value) together are more than the kernel takes."""
+    size = sum(len(word.encode(errors="surrogatepass")) + 9 for word in words)
+    if size > _MAX_BLOCK_BYTES:
+        raise UnitError(
+            f"the command line and environment have {size} bytes; a process gets {_MAX_BLOCK_BYTES} at most"
+        )
+
+
+def is_utf8(text: str) -> bool:
+    """Whether systemd counts a text as valid UTF-8; undecodable bytes stand in it as surrogates."""
+    return _NOT_TAKEN.search(text) is None
 
 
 def encode_word(word: str, *, variables: bool = True) -> str:
@@ -145,7 +169,7 @@ def _one_word(value: str, at: int) -> tuple[str, int]:
     return "".join(out), at
 
 
-def expand_variables(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+def expand_variables(argv: Sequence[str], value_of: Callable[[str], str]) -> list[str]:
     """Expand $NAME words and ${NAME} parts as systemd does when it runs a command.
 
     A word that is $NAME vanishes or is split; ${NAME} is put in as it is, empty when unset; $$ is one dollar sign.
@@ -153,13 +177,13 @@ def expand_variables(argv: Sequence[str], environment: Mapping[str, str]) -> lis
     out: list[str] = []
     for word in argv:
         if word.startswith("$") and word[1:2] not in {"{", "$"}:
-            out.extend(split_value(environment.get(word[1:], "")))
+            out.extend(split_value(value_of(word[1:])))
         else:
-            out.append(_expand_word(word, environment))
+            out.append(_expand_word(word, value_of))
     return out
 
 
-def _expand_word(word: str, environment: Mapping[str, str]) -> str:
+def _expand_word(word: str, value_of: Callable[[str], str]) -> str:
     out: list[str] = []
     kept = at = 0
     while at < len(word):
@@ -173,7 +197,7 @@ def _expand_word(word: str, environment: Mapping[str, str]) -> str:
             while end < len(word) and word[end] not in "}:":
                 end += 1
             if word[end : end + 1] == "}":
-                out += [word[kept:at], environment.get(word[at + 2 : end], "")]
+                out += [word[kept:at], value_of(word[at + 2 : end])]
                 kept = end + 1
             elif end == len(word):
                 # An unclosed ${ swallows the rest of the scan, not of the text.
