@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from specd.engines.container import ContainerRun, read_container
 from specd.engines.programs import Found
 from specd.errors import CommandFailed, CommandTimedOut, EngineError, HostError
 from specd.hosts.host import Completed, Host
@@ -50,6 +51,12 @@ class Question:
     timeout_s: float
 
     @property
+    def container(self) -> ContainerRun | None:
+        """The container that the engine runs in; None where it runs on the host itself."""
+        at = self.found.launch.container_at
+        return None if at is None else read_container(self.argv, at)
+
+    @property
     def server_words(self) -> tuple[str, ...]:
         return self.argv[self.found.server_at :]
 
@@ -65,7 +72,7 @@ async def ask(host: Host, question: Question, argv: Sequence[str | None], about:
 
     Any exit status is an answer. Raises CantAsk where it could not be run or took too long, and HostUnreachable.
     """
-    if question.found.launch.container_at is not None:
+    if question.container is not None:
         raise CantAsk("the engine is inside a container, where it is not asked")
     shaping = question.found.launch.shaping
     interpreter = [*shaping, "python"] if shaping else [await _python(host, question)]

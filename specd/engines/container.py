@@ -5,9 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from specd.checks import Check
 from specd.errors import EngineError
 
-__all__ = ["CONTAINER_PROGRAMS", "ContainerRun", "read_container"]
+__all__ = ["CONTAINER_PROGRAMS", "ContainerRun", "container_checks", "read_container", "with_environment"]
 
 CONTAINER_PROGRAMS = frozenset({"docker", "podman", "nerdctl"})
 # Options without a value; every other one takes the next word unless it has `=`.
@@ -51,6 +52,19 @@ class ContainerRun:
             address, _, outer_port = outer.rpartition(":")
             if inner == str(port) and outer_port.isdigit():
                 return address.strip("[]"), int(outer_port)
+        return None
+
+    def host_path(self, path: str) -> str | None:
+        """Return where a path inside lies on the host, by the directories that are bound; None where none is."""
+        binds = [text.split(":")[:2] for key in ("-v", "--volume") for text in self.options.get(key, ())]
+        for text in self.options.get("--mount", ()):
+            given = dict(part.partition("=")[::2] for part in text.split(","))
+            if given.get("type", "bind") == "bind":
+                inside = given.get("target") or given.get("dst") or given.get("destination") or ""
+                binds.append([given.get("source") or given.get("src") or "", inside])
+        for outer, inner in sorted((bind for bind in binds if len(bind) == 2), key=lambda bind: -len(bind[1])):
+            if outer.startswith("/") and (path == inner or path.startswith(inner.rstrip("/") + "/")):
+                return outer.rstrip("/") + path[len(inner.rstrip("/")) :]
         return None
 
 
@@ -137,3 +151,20 @@ def _variable(words: Sequence[str]) -> str | None:
     if words[0].startswith("-e") and not words[0].startswith("--"):
         return words[0][2:].partition("=")[0]
     return None
+
+
+def container_checks(run: ContainerRun, unit_text: str) -> list[Check]:
+    """Check that a unit with a `run` can be started again and again, and starts the same each time."""
+    before = [line.partition("=")[2] for line in unit_text.splitlines() if line.startswith("ExecStartPre=")]
+    name = next(iter(run.options.get("--name", ())), "")
+    checks = []
+    goes = {"--rm", "--replace"} & run.options.keys() or any(" rm " in line and name in line for line in before)
+    if name and not goes:
+        fix = f"add --rm, or ExecStartPre=-/usr/bin/docker rm -f {name}"
+        checks.append(Check.failed("container.name", f"{name} stays after its end: the next start ends with 125", fix))
+    elif name:
+        checks.append(Check.passed("container.name", f"{name} is free again after its end"))
+    if pulled := [line for line in before if " pull " in line]:
+        words = f"each start may bring another image ({pulled[0].strip()[:120]}): then other things differ, too"
+        checks.append(Check.warning("container.image", words, "name the image by its digest while trials go on"))
+    return checks

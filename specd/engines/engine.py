@@ -69,6 +69,7 @@ class ServerCommand:
     address: str
     port: int
     wrapper: str = ""
+    in_container: bool = False
     file_flags: FileFlags = NO_FILE_FLAGS
 
 

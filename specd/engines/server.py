@@ -90,5 +90,5 @@ async def read_server(
                 next_step=f"publish it (-p 127.0.0.1:{command.port}:{command.port}), or use --network host",
             )
         address = command.address if line.container.is_on_host_network else published[0]
-        command = dataclasses.replace(command, address=address, port=published[1])
+        command = dataclasses.replace(command, address=address, port=published[1], in_container=True)
     return Server(known, command, line, environment, directory)

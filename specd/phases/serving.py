@@ -38,6 +38,10 @@ async def prove_serving(
     members = {process.pid for process in processes}
     if any(owner.pid in members or owner.unit == unit for owner in owners):
         checks.append(Check.passed("ready.owner", f"port {command.port} belongs to {unit}"))
+    elif command.in_container:
+        checks.append(
+            Check.unchecked("ready.owner", f"the server runs in a container, so its processes are not those of {unit}")
+        )
     elif owners and any(owner.pid or owner.unit for owner in owners):
         owner = owners[0]
         raise EngineError(

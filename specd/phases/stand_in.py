@@ -91,13 +91,17 @@ async def _stand_in_unit(ctx: Context, real: ServiceSettings) -> Candidate:
     python = await _python(ctx)
     port = int((await ctx.host.run([python, "-c", _FIND_PORT])).text)
 
+    files = server.command.file_flags
+
     def rendered(*program: str) -> Candidate:
         argv = (python, *program, "serve", *server.line.words[server.command.server_at :])
+        # The rehearsal engine reads no file of flags; what stands there it is told.
+        from_file = {} if not files.path else {"config": None, **files.flags}
         return ctx.manager.render(
             facts,
             trial=_tag(ctx.row.id),
             installation=ctx.store.installation,
-            argv=by_name("rehearsal").change(argv, {"port": port}),
+            argv=by_name("rehearsal").change(argv, {**from_file, "port": port}),
             env={},
             stop_timeout_s=ctx.service.stop_timeout_s,
         )

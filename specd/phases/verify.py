@@ -5,6 +5,7 @@ import dataclasses
 from itertools import zip_longest
 
 from specd.checks import Check, failures
+from specd.engines.container import container_checks
 from specd.engines.engine import Failure
 from specd.engines.server import read_server
 from specd.errors import EngineError, SpecdError
@@ -50,17 +51,20 @@ async def candidate_checks(ctx: Context, baseline: Baseline, candidate: Candidat
         return [Check.failed(name, error.what, error.next_step)]
     if server is None:
         return [Check.failed(name, "the changed command line is no longer one that starts a known server")]
-    wanted = baseline.engine.change(baseline.server.line.words, ctx.row.spec.flags, baseline.command.file_flags)
-    if server.line.words != wanted:
-        place = next((n for n, (a, b) in enumerate(zip_longest(server.line.words, wanted)) if a != b), 0)
-        return [Check.failed(name, f"word {place} of the server's command line is not the one that was meant")]
+    whole = baseline.engine.change(baseline.server.line.words, ctx.row.spec.flags, baseline.command.file_flags)
+    wanted = whole[baseline.command.server_at :]
+    reached = server.line.words[server.command.server_at :]
+    if reached != wanted:
+        place = next((n for n, (a, b) in enumerate(zip_longest(reached, wanted), start=1) if a != b), 0)
+        return [Check.failed(name, f"word {place} of the server's own is not the one that was meant")]
     engine_checks, port = await asyncio.gather(
         server.examine(ctx.host, user=facts.user, timeout_s=max(30.0, ctx.deadline.remaining_s * 0.7)),
         _port_check(ctx, server.command.port),
     )
     through = f" through {server.command.wrapper}" if server.command.wrapper else ""
-    reached = Check.passed(name, f"the server gets {len(wanted) - server.command.server_at} words{through}")
-    return [reached, *engine_checks, port]
+    words = Check.passed(name, f"{len(wanted)} words reach the server{through}")
+    container = server.line.container
+    return [words, *(container_checks(container, facts.text) if container else ()), *engine_checks, port]
 
 
 def baseline_unchanged(ctx: Context, baseline: Baseline) -> Check:

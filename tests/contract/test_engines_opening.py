@@ -157,19 +157,7 @@ async def test_any_words_survive_any_wrapper(
     assert own(await open_line(host, opened.embed(changed), {})) == server_words(changed)
 
 
-DOCKER = [
-    "/usr/bin/docker",
-    "run",
-    "--rm",
-    "--name",
-    "llm",
-    "--gpus",
-    "all",
-    "-v",
-    "/hf:/root/.cache",
-    "-e",
-    "HF_HOME=/hf",
-]
+DOCKER = "/usr/bin/docker run --rm --name llm --gpus all -v /hf:/root/.cache -e HF_HOME=/hf".split()  # noqa: SIM905
 
 
 @pytest.mark.parametrize(

@@ -25,18 +25,10 @@ async def examine(host: Host, engine: str, question: Question, ask_engine: Ask) 
     words = question.server_words
     command = parse(engine, question.argv, question.found)
     asked = speculation_asked(command)
-    looks = [
-        check_model(
-            host,
-            "engine.model",
-            command.model,
-            question.cwd,
-            needs_weights=command.flags.get("load-format") != "dummy",
-        )
-    ]
+    looks = [_model(host, "engine.model", command.model, question, command.flags.get("load-format") != "dummy")]
     draft = asked.get("model")
     if isinstance(draft, str) and draft not in {"ngram", "[ngram]"}:
-        looks.append(check_model(host, "engine.draft", draft, question.cwd))
+        looks.append(_model(host, "engine.draft", draft, question, needs_weights=True))
     opinion, *files = await _side_by_side([ask_engine(host, question), *looks])
     checks = [json_check(words), *files]
     if asked:
@@ -51,6 +43,15 @@ async def examine(host: Host, engine: str, question: Question, ask_engine: Ask) 
             )
         )
     return [*checks, opinion]
+
+
+async def _model(host: Host, name: str, model: str, question: Question, needs_weights: bool) -> Check:
+    """Check a model's files, inside a container those that the host has bound into it."""
+    if question.container is None:
+        return await check_model(host, name, model, question.cwd, needs_weights=needs_weights)
+    if (path := question.container.host_path(model)) is None:
+        return Check.unchecked(name, f"{model} is inside the container {question.container.image}")
+    return await check_model(host, name, path, "", needs_weights=needs_weights)
 
 
 async def _side_by_side(looks: Sequence[Coroutine[Any, Any, Check]]) -> list[Check]:
