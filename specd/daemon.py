@@ -17,6 +17,7 @@ from specd.config import Paths
 from specd.ending import Ending
 from specd.errors import Refused, StoreError
 from specd.fleet import Fleet
+from specd.keeping import Keeping
 from specd.log import configure
 from specd.notify import DirectoryLock, tell_manager, watchdog_period_s
 from specd.scheduler import Scheduler
@@ -75,11 +76,12 @@ async def _serve(config: Config, paths: Paths, store: Store, stop: asyncio.Event
     bus = Bus(store)
     fleet = Fleet(config, paths.runtime_dir)
     scheduler = Scheduler(fleet, store, bus)
+    keeping = Keeping(fleet, store, bus, scheduler)
     application = Application(config, paths, store, bus, fleet, scheduler)
     async with serve(application, paths.socket, config.daemon):
         tell_manager("READY=1", f"STATUS=serving {paths.socket}")
         tasks = [
-            asyncio.create_task(_drive(store, bus, scheduler, paths), name="scheduler"),
+            asyncio.create_task(_drive(store, bus, scheduler, keeping, paths), name="scheduler"),
             asyncio.create_task(_feed_watchdog(), name="watchdog"),
         ]
         ended = asyncio.create_task(stop.wait(), name="stop")
@@ -135,13 +137,13 @@ async def _open_store(path: Path, stop: asyncio.Event) -> Store | None:
     return None
 
 
-async def _drive(store: Store, bus: Bus, scheduler: Scheduler, paths: Paths) -> None:
+async def _drive(store: Store, bus: Bus, scheduler: Scheduler, keeping: Keeping, paths: Paths) -> None:
     """Take up what is open and run what is queued, for as long as the database can be trusted."""
     database = store.database
     ending = threading.Event()
     taken_up = _take_up(store, bus, scheduler)
     log.info("daemon.ready", socket=str(paths.socket), open_trials=taken_up, problem=database.problem)
-    running = asyncio.create_task(scheduler.run())
+    running = asyncio.create_task(_side_by_side(scheduler, keeping))
     looking = asyncio.create_task(asyncio.to_thread(_examine, database, ending))
     try:
         await _look_after(database, bus, scheduler, running)
@@ -159,6 +161,13 @@ async def _drive(store: Store, bus: Bus, scheduler: Scheduler, paths: Paths) -> 
         ending.set()
         await end_task(running)
         await end_task(looking)
+
+
+async def _side_by_side(scheduler: Scheduler, keeping: Keeping) -> None:
+    """Run both; neither ever returns."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(scheduler.run())
+        group.create_task(keeping.run())
 
 
 def _take_up(store: Store, bus: Bus, scheduler: Scheduler) -> tuple[str, ...]:

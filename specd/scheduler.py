@@ -118,7 +118,7 @@ class Scheduler:
         self._bus.publish(moved)
         self._look.set()
 
-    def rollback(self, service: str, by: str) -> str:
+    def rollback(self, service: str, by: str, why: str = "") -> str:
         """Bring a service's baseline back: from a running trial, a kept candidate, or a failed rollback. Returns the
         id."""
         self.fleet.service(service)
@@ -127,7 +127,7 @@ class Scheduler:
             raise Refused(f"no trial holds {service}", serving=f"the baseline of {service}", next_step="nothing to do")
         run = self._runs.get(row.id)
         if run is None or row.state in TERMINAL | PARKED:
-            run = self._begin(row, moving=Step(Trigger.ROLLBACK, f"rollback asked by {by}"))
+            run = self._begin(row, moving=Step(Trigger.ROLLBACK, why or f"rollback asked by {by}"))
         elif run.machine.state is State.ROLLBACK:
             log.info("rollback.already", trial=row.id)
         elif not run.cancel(by, "", Trigger.ROLLBACK) and not run.cancel(by, "rollback of the service"):

@@ -1,11 +1,14 @@
 """One trial, end to end, through the real daemon: what it finds, and that the baseline is back whatever goes wrong."""
 
+import asyncio
 import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.rig import Daemon, Site
+from tests.rig import Daemon, EmbeddedSite, RemoteSite, Site
 from tests.rig.daemon import write_trial
 
 
@@ -160,23 +163,61 @@ async def test_a_baseline_that_does_not_come_back_is_loud_and_retried_by_command
     assert site.traces() == []
 
 
+KEEP = '[services.llm.policy]\nafter_better = "keep"\nmargin = 0.01\n'
+
+
+async def kept(site: Site, daemon: Daemon) -> str:
+    """Run a trial whose candidate is kept; returns its id."""
+    faster = {"speculative-config": {"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_max": 2}}
+    trial = await daemon.submit(faster, env={"SPECD_REHEARSAL": json.dumps(_fast_script())})
+    shown = await daemon.settled(trial)
+    assert (shown["state"], shown["outcome"]) == ("kept", "better"), shown["reason"]
+    assert shown["guard"]["state"] == "disarmed"
+    assert site.answers()
+    assert not site.is_active()
+    return trial
+
+
+async def restored(site: Site, daemon: Daemon, trial: str) -> dict[str, Any]:
+    """Wait until a kept candidate has given way; returns the trial."""
+    await daemon.reached(trial, "restored")
+    shown = await daemon.client.trial(trial)
+    assert shown["outcome"] == "better"
+    assert site.is_active()
+    assert site.answers()
+    assert site.traces() == []
+    return dict(shown)
+
+
 @pytest.mark.timing
 async def test_a_better_candidate_is_kept_if_asked_and_can_be_taken_back(site: Site) -> None:
-    faster = {"speculative-config": {"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_max": 2}}
-    policy = '[services.llm.policy]\nafter_better = "keep"\nmargin = 0.01\n'
-    async with Daemon(site, policy) as daemon:
-        trial = await daemon.submit(faster, env={"SPECD_REHEARSAL": json.dumps(_fast_script())})
-        shown = await daemon.settled(trial)
-        assert shown["outcome"] == "better", shown["reason"]
-        assert shown["state"] == "kept"
-        assert shown["guard"]["state"] == "disarmed"
-        assert site.answers()
-        assert not site.is_active()
+    async with Daemon(site, KEEP) as daemon:
+        trial = await kept(site, daemon)
         await daemon.client.post("/v1/services/llm/rollback", {"by": "a test"})
-        await daemon.reached(trial, "restored")
-        assert site.is_active()
-        assert site.answers()
-    assert site.traces() == []
+        await restored(site, daemon, trial)
+
+
+@pytest.mark.timing
+async def test_a_kept_candidate_that_dies_gives_way_to_the_baseline(embedded_site: EmbeddedSite) -> None:
+    async with Daemon(embedded_site, KEEP) as daemon:
+        trial = await kept(embedded_site, daemon)
+        await asyncio.to_thread(embedded_site.signal_engine, f"specd-{trial}.service", signal.SIGKILL)
+        shown = await restored(embedded_site, daemon, trial)
+        assert f"the kept candidate specd-{trial}.service" in shown["history"][-2]["cause"]
+
+
+@pytest.mark.host
+@pytest.mark.timing
+async def test_a_reboot_while_a_candidate_is_kept_and_specd_is_away(remote_site: RemoteSite) -> None:
+    async with Daemon(remote_site, KEEP) as daemon:
+        trial = await kept(remote_site, daemon)
+        daemon.kill()
+        await asyncio.to_thread(remote_site.host.reboot)
+        await asyncio.to_thread(remote_site.wait_until_serving)
+        before = remote_site.invocation()
+        await daemon.start()
+        await restored(remote_site, daemon, trial)
+        assert remote_site.invocation() == before
 
 
 async def test_a_unit_is_left_for_a_look_if_asked_and_never_enabled(site: Site) -> None:
