@@ -80,7 +80,12 @@ def started(host: TestHost, units: Sequence[str]) -> dict[str, Given]:
     """Start units of Type=exec, all at once, and return what each one's process has; one that failed is not there."""
     host.systemctl("daemon-reload")
     host.systemctl("start", *units, check=False)
-    found = {unit: _given(host.cgroup / "system.slice" / unit) for unit in units}
+    groups = host.systemctl("show", "--property=ControlGroup", "--value", *units).split("\n\n")
+    found = {
+        unit: _given(host.cgroup / group.strip("/\n"))
+        for unit, group in zip(units, groups, strict=True)
+        if group.strip()
+    }
     return {unit: there for unit, there in found.items() if there}
 
 
