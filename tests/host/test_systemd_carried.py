@@ -238,7 +238,7 @@ async def test_every_directive_is_carried_over_or_named(host: TestHost) -> None:
     # What it does not take over is said, by name.
     for name in ("OnFailure", "RuntimeMaxSec", "PIDFile", "Restart", "KillMode", "StandardOutput", "JobTimeoutSec"):
         assert f"{name}" in named.evidence
-    gone = {"PIDFILE", "WATCHDOG_USEC", "WATCHDOG_PID", "NOTIFY_SOCKET", "MORE", *OF_A_START}
+    gone = {"PIDFILE", "WATCHDOG_USEC", "WATCHDOG_PID", "NOTIFY_SOCKET", "FDSTORE", "MORE", *OF_A_START}
     assert {name: value for name, value in before.environment.items() if name not in gone} == {
         name: value.replace("specd-big.service", "big.service")
         for name, value in after.environment.items()
