@@ -1,5 +1,6 @@
 """Whatever an operator's unit says, under a real systemd: carried over into the candidate, or named."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -8,9 +9,10 @@ from specd.checks import Check, CheckStatus, failures
 from specd.errors import UnitError
 from specd.services.service import UnitFacts
 from specd.services.systemd import SystemdManager
-from tests.host.systemd_rig import closed_hosts, connect, manager_on  # noqa: F401
-from tests.host.unit_cases import Given, ended, put_all, started
-from tests.testhost import TestHost
+from tests.conftest import HostFactory
+from tests.host.systemd_rig import closed_hosts, manager_on, until  # noqa: F401
+from tests.host.unit_cases import Given, ended, given_to, put_all, started
+from tests.testhost import HostOptions, TestHost
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("closed_hosts")]
 
@@ -314,6 +316,50 @@ async def test_a_candidate_is_given_what_the_baseline_is_given(host: TestHost, c
     put_all(host, {f"{UNITS}/{name}": text for name, text in files.items()})
     host.systemctl("daemon-reload")
     await same_plus_the_change(host, next(iter(files)).replace("@.", "@x-y."))
+
+
+async def test_a_users_own_unit_is_read_as_its_systemd_runs_it(make_host: HostFactory) -> None:
+    host = make_host(HostOptions(user_instance=True))
+    text = f"""\
+[Service]
+Type=exec
+PassEnvironment=HOME
+RuntimeDirectory=big
+StateDirectory=big
+CacheDirectory=big
+LogsDirectory=big/%p
+ConfigurationDirectory=big
+ExecStart={STAND} ${{RUNTIME_DIRECTORY}} ${{STATE_DIRECTORY}} ${{CACHE_DIRECTORY}} ${{LOGS_DIRECTORY}} \\
+  ${{CONFIGURATION_DIRECTORY}} ${{HOME}} $USER ${{XDG_RUNTIME_DIR}} %t %S %h
+"""
+    host.put("/home/operator/.config/systemd/user/big.service", text, owner="operator")
+    uid = host.exec(["id", "-u", "operator"]).stdout.strip()
+    await until(lambda: asyncio.to_thread(host.exists, f"/run/user/{uid}/bus"), what="the user's systemd")
+    manager = manager_on(host, "operator", scope="user")
+
+    async def run(unit: str) -> Given:
+        async def is_there() -> bool:
+            return (await manager.status(unit)).sub == "running"
+
+        await manager.start(unit)
+        await until(is_there, what=unit)
+        given = given_to(host, (await manager.status(unit)).main_pid)
+        await manager.kill(unit)
+        return given
+
+    await manager.preflight("big")
+    base = await manager.facts("big", as_loaded=True)
+    before = await run("big.service")
+    assert before.words == list(base.argv)
+    assert before.words[4:6] == [f"/run/user/{uid}/big", base.argv[5]]
+    candidate = manager.render(base, trial="big", installation="i", argv=base.argv, env={"NEW": "1"}, stop_timeout_s=1)
+    await manager.install(candidate)
+    assert not failures(await manager.examine(candidate))
+    after = await run(candidate.name)
+    assert after.words == before.words
+    assert {name: value for name, value in after.environment.items() if name not in {*OF_A_START, "NEW"}} == {
+        name: value for name, value in before.environment.items() if name not in OF_A_START
+    }
 
 
 async def test_units_that_a_generator_or_a_link_brings(host: TestHost) -> None:

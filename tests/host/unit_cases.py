@@ -96,6 +96,11 @@ def _given(cgroup: Path) -> Given | None:
     return _parsed(*(Path("/proc", pids[0], name).read_bytes() for name in ("cmdline", "environ")))
 
 
+def given_to(host: TestHost, pid: int) -> Given:
+    """Return what a process was started with, by its PID on the host."""
+    return _parsed(*(Path(f"/proc/{host.pid1}/root/proc/{pid}", name).read_bytes() for name in ("cmdline", "environ")))
+
+
 def _parsed(words: bytes, entries: bytes) -> Given:
     pairs = (entry.decode().partition("=") for entry in entries.split(b"\0")[:-1])
     return Given([word.decode() for word in words.split(b"\0")[:-1]], {name: value for name, _, value in pairs})
