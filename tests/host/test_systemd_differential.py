@@ -6,7 +6,7 @@ Counts are printed (pytest -s); each run has the same cases, made from the seeds
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -20,6 +20,7 @@ from tests.host.unit_cases import (
     CASES,
     ODD_CASES,
     STANDING,
+    STANDS,
     drawn,
     ended,
     put_all,
@@ -84,12 +85,13 @@ def chosen(environment: Mapping[str, str], names: Mapping[str, str]) -> dict[str
     return {name: environment.get(name) for name in names}
 
 
-def unit_files(rng: random.Random, name: str, number: int, commands: int) -> dict[str, str]:
+def unit_files(rng: random.Random, name: str, number: int, kind: str, keys: Sequence[str]) -> dict[str, str]:
     """Return a unit's files: half of them set everything in a drop-in that clears what the unit's own file says."""
     own, other = f"/etc/texts/{number}.env", f"/etc/texts/{number}-last.env"
     lines = environment_lines(rng, [own])
-    lines += [f"ExecStart={command(rng, f'{number}.{place}')}" for place in range(commands)]
-    head = "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
+    lines += [f"ExecStart={command(rng, key)}" for key in keys]
+    # A unit that is over takes a dynamic user's files in /dev/shm with it.
+    head = f"[Service]\nType={kind}\nRemainAfterExit=yes\n"
     files = {own: environment_file(rng), other: environment_file(rng)}
     if rng.random() < 0.5:
         files[f"{UNITS}/{name}"] = f"{head}Environment=A=main OLD=1\nExecStart=/bin/false\n"
@@ -106,7 +108,7 @@ async def test_what_is_read_is_what_systemd_runs(testhost: TestHost) -> None:
     names = [f"text@{number}.service" if number % 3 == 0 else f"text{number}.service" for number in range(units)]
     files = {"/etc/texts/glob-1.env": "FOO=1\n", "/etc/texts/glob-B.env": "C='g 2'\n", "/etc/texts/glob-a.env": "C=a\n"}
     for number, name in enumerate(names):
-        files |= unit_files(rng, name, number, commands)
+        files |= unit_files(rng, name, number, "oneshot", [f"{number}.{place}" for place in range(commands)])
     put_all(testhost, files)
     scope = Scope(connect(testhost), "system", "")
     equal, stillborn = 0, 0
@@ -136,21 +138,65 @@ async def test_what_is_read_is_what_systemd_runs(testhost: TestHost) -> None:
     assert equal >= 2000
 
 
+async def test_a_candidate_runs_what_the_baseline_runs_plus_the_change(testhost: TestHost) -> None:
+    rng = random.Random(SEED)
+    put_recorder(testhost)
+    names = [f"plus@{number}.service" if number % 3 == 0 else f"plus{number}.service" for number in range(80)]
+    files = {"/etc/texts/glob-1.env": "FOO=1\n"}
+    for number, name in enumerate(names):
+        files |= unit_files(rng, name, number, "exec", [STANDS])
+    put_all(testhost, files)
+    before = started(testhost, names)
+    testhost.systemctl("kill", "--signal=KILL", *names)
+    manager = manager_on(testhost)
+    bases = [await manager.facts(name) for name in names]
+    changes = {"MORE": "$1 %n", "A": "the trial's", "C": None}
+    candidates = [
+        manager.render(
+            base, trial=f"p{number}", installation="i", argv=(*base.argv, "one more"), env=changes, stop_timeout_s=1
+        )
+        for number, base in enumerate(bases)
+    ]
+    sides = {path: body for item in candidates for path, body in {item.path: item.content, **item.side_files}.items()}
+    put_all(testhost, sides)
+    try:
+        after = started(testhost, [item.name for item in candidates])
+        # One that could not start, for its directories are another user's, can't be compared.
+        assert len(before) > 50
+        for base, candidate in zip(bases, candidates, strict=True):
+            if base.name not in before:
+                continue
+            shown = f"seed {SEED}, {base.text}"
+            was, now = before[base.name], after[candidate.name]
+            words = [word.replace(candidate.name, base.name) for word in now.words]
+            assert words == [*was.words, "one more"], shown
+            expected = {**was.environment, **changes}
+            assert {
+                name: value.replace(candidate.name, base.name)
+                for name, value in now.environment.items()
+                if name not in OF_A_START
+            } == {name: value for name, value in expected.items() if name not in OF_A_START and value is not None}, (
+                shown
+            )
+    finally:
+        ended(
+            testhost,
+            [*names, *(item.name for item in candidates)],
+            [*files, *sides, *(f"{UNITS}/{n}.d" for n in names)],
+        )
+    print(f"\ncandidates, seed {SEED}: {len(names)} cases, {len(before)} equal, {len(names) - len(before)} not run")
+
+
 async def test_broken_texts_are_read_as_systemd_runs_them_or_refused(testhost: TestHost) -> None:
     rng = random.Random(SEED)
     put_recorder(testhost)
     names = [f"broken{number}.service" for number in range(160)]
     head = "[Service]\nType=exec\nEnvironment='A=a  b' B=c\n"
-    files = {
-        f"{UNITS}/{name}": f"{head}ExecStart={command(rng, name, is_broken=True)}\nRemainAfterExit=yes\n"
-        for name in names
-    }
+    files = {f"{UNITS}/{name}": f"{head}ExecStart={command(rng, STANDS, is_broken=True)}\n" for name in names}
     put_all(testhost, files)
     outcomes: Counter[str] = Counter()
     try:
-        testhost.systemctl("daemon-reload")
-        testhost.systemctl("start", *names, check=False)
-        given = recorded(testhost)
+        given = started(testhost, names)
         manager = manager_on(testhost)
         for name in names:
             try:

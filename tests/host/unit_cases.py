@@ -80,15 +80,25 @@ def started(host: TestHost, units: Sequence[str]) -> dict[str, Given]:
     """Start units of Type=exec, all at once, and return what each one's process has; one that failed is not there."""
     host.systemctl("daemon-reload")
     host.systemctl("start", *units, check=False)
-    found = {unit: _given(host.cgroup / "system.slice" / unit) for unit in units}
+    shown = host.systemctl("show", "--property=Id", "--property=ControlGroup", *units)
+    found: dict[str, Given | None] = {}
+    for block in shown.split("\n\n"):
+        unit, group = sorted(block.split("\n"), reverse=True)
+        found[unit.removeprefix("Id=")] = _given(host.cgroup / group.removeprefix("ControlGroup=").lstrip("/"))
     return {unit: there for unit, there in found.items() if there}
 
 
 def _given(cgroup: Path) -> Given | None:
-    pids = (cgroup / "cgroup.procs").read_text().split() if cgroup.exists() else []
+    # One that has no process has no group, or the host's own.
+    pids = (cgroup / "cgroup.procs").read_text().split() if cgroup.name.endswith(".service") and cgroup.exists() else []
     if not pids:
         return None
     return _parsed(*(Path("/proc", pids[0], name).read_bytes() for name in ("cmdline", "environ")))
+
+
+def given_to(host: TestHost, pid: int) -> Given:
+    """Return what a process was started with, by its PID on the host."""
+    return _parsed(*(Path(f"/proc/{host.pid1}/root/proc/{pid}", name).read_bytes() for name in ("cmdline", "environ")))
 
 
 def _parsed(words: bytes, entries: bytes) -> Given:
@@ -105,8 +115,12 @@ def ended(host: TestHost, units: Sequence[str], files: Sequence[str]) -> None:
 
 
 RECORDER = "/usr/local/bin/given"
-# Writes its command line and environment, as the kernel holds them, into the file named by its first word.
-_RECORDER_SCRIPT = 'cat "/proc/$$/cmdline" /dev/shm/given/-- "/proc/$$/environ" >"/dev/shm/given/$1"\n'
+STANDS = "stands"
+# Writes its command line and environment, as the kernel holds them, into the file named by its first word, or stands.
+_RECORDER_SCRIPT = f"""\
+[ "$1" = {STANDS} ] && kill -STOP $$
+cat "/proc/$$/cmdline" /dev/shm/given/-- "/proc/$$/environ" >"/dev/shm/given/$1"
+"""
 _MIDDLE = b"\0-- between the two --\0"
 
 

@@ -31,7 +31,7 @@ _FILE_PIECES = [
 _EXTRAS = [
     "User=operator", "User=nobody", "User=root", "DynamicUser=yes", "Group=operator", "PassEnvironment=FOO LANG",
     "UnsetEnvironment=A", "UnsetEnvironment=B=one C", "UnsetEnvironment=LANG PATH", "RuntimeDirectory=%p-dir other",
-    "StateDirectory=text", "CacheDirectory=text\nLogsDirectory=text\nConfigurationDirectory=text",
+    "StateDirectory=%p-%i", "CacheDirectory=%p%i\nLogsDirectory=%p%i\nConfigurationDirectory=%p%i",
     "ExecSearchPath=/usr/bin:/bin", "SetCredential=key:value", "WorkingDirectory=/tmp", "PrivateTmp=no", "UMask=0",
     "Environment=", "EnvironmentFile=", "EnvironmentFile=-/etc/texts/absent", "EnvironmentFile=/etc/texts/glob-*.env",
     "Environment=FOO=own",

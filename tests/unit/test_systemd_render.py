@@ -60,7 +60,13 @@ def facts(text: str = UNIT, **extra: str) -> UnitFacts:
         text=join_text(files),
         fragment_path="/etc/systemd/system/base.service",
         drop_in_paths=("/etc/systemd/system/base.service.d/a.conf",),
-        extra={"Type": "simple", "exec_path": "/opt/vllm", "unit_dir": "/run/systemd/system"} | extra,
+        extra={
+            "Type": "simple",
+            "exec_path": "/opt/vllm",
+            "unit_dir": "/run/systemd/system",
+            "UnsetEnvironment": "GONE\nKEPT\nX=a b",
+        }
+        | extra,
     )
 
 
@@ -130,7 +136,7 @@ def test_changes_of_the_environment_go_last_and_into_a_closed_file() -> None:
     candidate = render(facts(), env={"A": "x y", "GONE": "back", "C": None})
     assert candidate.side_files == {"/run/systemd/system/specd-t.env": b'A="x y"\nGONE="back"\n'}
     assert values(candidate, "Service", "EnvironmentFile") == ["/run/systemd/system/specd-t.env"]
-    assert values(candidate, "Service", "UnsetEnvironment") == ["KEPT C"]
+    assert values(candidate, "Service", "UnsetEnvironment") == ['KEPT "X=a b" C']
     assert candidate.environment == {"B": "2", "A": "x y", "GONE": "back"}
     assert render(facts()).side_files == {}
 
@@ -171,7 +177,7 @@ def test_variables_that_can_not_be_set_are_refused() -> None:
 
 
 def test_a_dynamic_user_and_a_slice_stay_the_same() -> None:
-    candidate = render(facts(DynamicUser="yes", Slice="system-vllm.slice"))
+    candidate = render(dataclasses.replace(facts(DynamicUser="yes", Slice="system-vllm.slice"), user="base"))
     assert values(candidate, "Service", "User") == ["base"]
     assert values(candidate, "Service", "Slice") == ["system-vllm.slice"]
     assert values(render(facts(Slice="system.slice")), "Service", "Slice") == []

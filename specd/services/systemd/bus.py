@@ -66,9 +66,10 @@ class ExecCommand:
 
     @property
     def prefix(self) -> str:
-        """Return the prefix characters it was written with, as far as they can be told."""
+        """Return the prefix characters it was written with; `?` is for those of a newer systemd."""
         own_name = "@" if self.argv and self.argv[0] != self.path else ""
-        return own_name + "".join(mark for flag, mark in _FLAG_PREFIX.items() if flag in self.flags)
+        unknown = "?" if self.flags - _FLAG_PREFIX.keys() else ""
+        return own_name + "".join(mark for flag, mark in _FLAG_PREFIX.items() if flag in self.flags) + unknown
 
 
 class Properties:
@@ -80,9 +81,9 @@ class Properties:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
-    def has_value(self, name: str) -> bool:
-        """Whether a list, text or number is there and not empty."""
-        return bool(self._values.get(name))
+    def value(self, name: str) -> Any:
+        """Return a property as it came, None for one that is not known."""
+        return self._values.get(name)
 
     def text(self, name: str) -> str:
         value = self._values.get(name, "")

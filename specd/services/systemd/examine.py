@@ -12,9 +12,11 @@ from specd.errors import CommandTimedOut, FileProblem, UnitError
 from specd.hosts.host import Completed
 from specd.services.service import Candidate
 from specd.services.systemd.bus import ExecCommand, Properties
+from specd.services.systemd.directives import is_common
 from specd.services.systemd.facts import command_of, require_service
 from specd.services.systemd.scope import Scope
-from specd.services.systemd.unitfile import marks_of
+from specd.services.systemd.settings import settings_check
+from specd.services.systemd.unitfile import marks_of, parse_unit
 from specd.services.systemd.variables import read_environment
 
 __all__ = ["argv_check", "diagnostics", "environment_check", "examine"]
@@ -79,7 +81,18 @@ async def examine(scope: Scope, candidate: Candidate) -> list[Check]:
         *found[2:],
         _enabled(properties),
         _restart(properties),
+        await _settings(scope, properties, candidate),
     ]
+
+
+async def _settings(scope: Scope, properties: Properties, candidate: Candidate) -> Check:
+    text = candidate.content.decode()
+    name = marks_of(text).get("Baseline", "")
+    baseline = await scope.unit(name)
+    if baseline.text("LoadState") != "loaded":
+        return Check.unchecked("unit.settings", f"{name} is {baseline.text('LoadState')}")
+    drop_ins = properties.texts("DropInPaths")
+    return settings_check(filter(is_common, parse_unit(text)), baseline, properties, drop_ins)
 
 
 async def _bytes(scope: Scope, candidate: Candidate) -> Check:

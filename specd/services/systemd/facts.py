@@ -37,6 +37,7 @@ for dir; do
   done
 done; :"""
 _PROCESS_SCRIPT = 'cat "/proc/$1/cmdline" 2>/dev/null; :'
+_REAL_PATH_SCRIPT = 'readlink -f -- "$1"'
 _MODES_SCRIPT = 'stat -L -c %a -- "$@" 2>/dev/null; :'
 
 
@@ -164,6 +165,7 @@ async def _extra(
     extra |= {key: " ".join(properties.texts(key)) for key in _LISTS}
     extra["required_by"] = " ".join(properties.texts("RequiredBy") + properties.texts("RequisiteOf"))
     extra["bound_by"] = " ".join(properties.texts("BoundBy") + properties.texts("ConsistsOf"))
+    extra["UnsetEnvironment"] = "\n".join(properties.texts("UnsetEnvironment"))
     extra["exec_path"] = command.path
     extra["exec_prefix"] = command.prefix
     extra["main_pid"] = str(properties.number("MainPID"))
@@ -175,6 +177,9 @@ async def _extra(
         _mismatch(scope, properties, argv, command.path),
     )
     extra["file_mode"] = _tightest(modes.text.split())
+    if any("%y" in text.lower() for text in contents.values()):
+        # Links followed, as systemd does for this specifier alone.
+        extra["real_path"] = (await scope.script(_REAL_PATH_SCRIPT, next(iter(contents)))).text.removesuffix("\n")
     if mismatch:
         extra["argv_mismatch"] = mismatch
     return extra

@@ -1,10 +1,13 @@
 """Whether a unit can be driven at all: scope, tools, rights for each command to come. Changes nothing."""
 
 import asyncio
+from collections.abc import Sequence
 
 from specd.checks import Check, failures
 from specd.errors import HostUnreachable, PrivilegeRefused, SpecdError, UnitError
+from specd.services.service import UnitFacts
 from specd.services.systemd.bus import Properties, check_unit_name
+from specd.services.systemd.directives import fates
 from specd.services.systemd.facts import command_of, read_facts, require_service
 from specd.services.systemd.journal import Journal
 from specd.services.systemd.rights import Rights
@@ -82,10 +85,16 @@ async def _unit(scope: Scope, unit: str) -> list[Check]:
     except UnitError as error:
         return [Check.failed("unit.exists", error.what, error.next_step)]
     exists = Check.passed("unit.exists", properties.text("FragmentPath"))
-    return [exists, await _readable(scope, name), _active(properties, name), _type(properties, name)]
+    return [
+        exists,
+        *await _readable(scope, name),
+        _active(properties, name),
+        _type(properties, name),
+        await _revived(scope, properties, name),
+    ]
 
 
-async def _readable(scope: Scope, name: str) -> Check:
+async def _readable(scope: Scope, name: str) -> list[Check]:
     """Check that all files the unit is made of can be read: without them its command line is not known."""
     check = "unit.readable"
     try:
@@ -94,10 +103,40 @@ async def _readable(scope: Scope, name: str) -> Check:
         raise
     except SpecdError as error:
         fix = error.next_step or "let the connecting user read the file, or run cat on it by sudo"
-        return Check.failed(check, error.what, fix)
+        return [Check.failed(check, error.what, fix)]
+    carried = _directives(facts)
     if mismatch := facts.extra.get("argv_mismatch"):
-        return Check.warning(check, mismatch, "the unit was changed since it started, or its program replaces itself")
-    return Check.passed(check, f"{len(facts.files)} files, {len(facts.argv)} words")
+        fix = "the unit was changed since it started, or its program replaces itself"
+        return [Check.warning(check, mismatch, fix), carried]
+    return [Check.passed(check, f"{len(facts.files)} files, {len(facts.argv)} words"), carried]
+
+
+def _directives(facts: UnitFacts) -> Check:
+    """Tell what a candidate does with each directive; verify proves the values of those carried over."""
+    sorted_ = fates(facts)
+    parts = [f"{len(sorted_.carried)} carried over"]
+    if sorted_.replaced:
+        parts.append(f"the trial has its own {', '.join(sorted_.replaced)}")
+    if sorted_.left_out:
+        parts.append(f"a candidate goes without {', '.join(sorted_.left_out)}")
+    return Check.passed("unit.directives", "; ".join(parts))
+
+
+async def _revived(scope: Scope, properties: Properties, name: str) -> Check:
+    """Check that systemd leaves the unit stopped once it is."""
+    check = "unit.stays-stopped"
+    if upholders := await _active_of(scope, properties.texts("UpheldBy")):
+        words = f"{upholders[0]} upholds {name}: systemd starts it again as soon as it is stopped"
+        return Check.failed(check, words, f"take {name} out of its Upholds=, or stop {upholders[0]} for the trial")
+    if triggers := await _active_of(scope, properties.texts("TriggeredBy")):
+        words = f"{', '.join(triggers)} may start {name} while a candidate serves"
+        return Check.warning(check, words, f"stop {triggers[0]} for the trial")
+    return Check.passed(check, "nothing active starts it by itself")
+
+
+async def _active_of(scope: Scope, units: Sequence[str]) -> list[str]:
+    states = await asyncio.gather(*(scope.show(unit, "ActiveState") for unit in units))
+    return [unit for unit, shown in zip(units, states, strict=True) if shown.get("ActiveState") == "active"]
 
 
 def _active(properties: Properties, name: str) -> Check:

@@ -1,37 +1,17 @@
 """Making a candidate unit: everything the baseline's unit sets, with another command and rules of its own."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 from specd.errors import UnitError
 from specd.services.service import Candidate, UnitFacts
+from specd.services.systemd.directives import directives_of, stays
 from specd.services.systemd.envfile import encode_environment, is_variable_name
 from specd.services.systemd.specifier import UnitName, resolve_name_specifiers
-from specd.services.systemd.unitfile import Assignment, parse_parts
+from specd.services.systemd.unitfile import Assignment
 from specd.services.systemd.words import check_text, check_total, encode_command, encode_word
 
 __all__ = ["render_candidate"]
 
-# Settings that are the baseline's own affair, that would surprise (reboot a machine, stop an unneeded unit), or that
-# are set below.
-_UNIT_DROPPED = frozenset((
-    "Description", "Documentation", "SourcePath", "OnFailure", "OnSuccess", "OnFailureJobMode",
-    "OnSuccessJobMode", "OnFailureIsolate", "StartLimitInterval", "StartLimitIntervalSec", "StartLimitBurst",
-    "StartLimitAction", "FailureAction", "SuccessAction", "FailureActionExitStatus", "SuccessActionExitStatus",
-    "RebootArgument", "JobTimeoutSec", "JobRunningTimeoutSec", "JobTimeoutAction", "JobTimeoutRebootArgument",
-    "RefuseManualStart", "RefuseManualStop", "StopWhenUnneeded", "CollectMode", "AllowIsolate",
-    "IgnoreOnIsolate", "SurviveFinalKillSignal",
-))  # fmt: skip
-_SERVICE_DROPPED = frozenset((
-    "ExecStart", "Restart", "RestartSec", "RestartSteps", "RestartMaxDelaySec", "RestartMode",
-    "RestartPreventExitStatus", "RestartForceExitStatus", "TimeoutSec", "TimeoutStartSec", "TimeoutStopSec",
-    "TimeoutAbortSec", "TimeoutStartFailureMode", "TimeoutStopFailureMode", "RuntimeMaxSec",
-    "RuntimeRandomizedExtraSec", "KillMode", "SendSIGKILL", "SendSIGHUP", "FinalKillSignal", "RemainAfterExit",
-    "GuessMainPID", "PIDFile", "FileDescriptorStoreMax", "FileDescriptorStorePreserve", "UnsetEnvironment",
-    "StandardOutput", "StandardError", "LogNamespace", "LogLevelMax", "LogRateLimitIntervalSec",
-    "LogRateLimitBurst", "StartLimitInterval", "StartLimitBurst", "StartLimitAction", "FailureAction",
-    "RebootArgument",
-))  # fmt: skip
 _TYPES = frozenset({"simple", "exec", "notify", "notify-reload", "idle"})
 _TYPE_REASONS = {
     "forking": "its server leaves the process that systemd starts, so the trial could not tell one start from another",
@@ -39,7 +19,6 @@ _TYPE_REASONS = {
     "dbus": "its D-Bus name can belong to one unit only",
 }
 _NAMES_DEPENDENCIES = frozenset({"Requires", "Wants", "BindsTo", "Requisite"})
-_USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}")
 _DEFAULT_SLICES = frozenset({"", "-.slice", "system.slice", "app.slice"})
 _KNOWN_PREFIXES = frozenset("-@:+!")
 
@@ -74,8 +53,8 @@ def render_candidate(
         ["[Unit]", f"Description=specd trial {trial} of {base.name}".replace("%", "%%")],
         _unit_lines(base, items),
         ["StartLimitIntervalSec=0", "", "[Service]"],
-        [f"{item.key}={item.value}" for item in items if item.section == "Service" and _stays(base, item)],
-        _service_lines(base, items, argv, env, stop_timeout_s, side_path if changes else ""),
+        [f"{item.key}={item.value}" for item in items if item.section == "Service"],
+        _service_lines(base, argv, env, stop_timeout_s, side_path if changes else ""),
         ["", "[X-Specd]", *(f"X-Specd-{key}={value}" for key, value in marks.items())],
     ]
     content = "\n".join(line for lines in sections for line in lines) + "\n"
@@ -123,19 +102,20 @@ def _check_environment(env: Mapping[str, str | None]) -> None:
 
 
 def _carried(base: UnitFacts) -> list[Assignment]:
-    """Return all assignments in the order in which they take effect, free of specifiers that name the baseline.
+    """Return what the candidate takes over, free of specifiers that name the baseline.
 
     Resets stay in place: replayed in order, they do what they did.
     """
-    paths = [base.fragment_path, *base.drop_in_paths]
-    unit = UnitName(base.name, base.fragment_path)
-    return [
-        Assignment(item.section, item.key, resolve_name_specifiers(item.key, item.value, unit))
-        for path, items in parse_parts(base.text, paths).items()
-        # Drop-ins for all services apply to the candidate by themselves.
-        if not path.rpartition("/")[0].endswith("/service.d")
-        for item in items
-    ]
+    unit = UnitName(base.name, base.extra.get("real_path", base.fragment_path))
+    found = []
+    for item in directives_of(base):
+        if item.key == "Sockets" and item.value:
+            raise UnitError(
+                f"{base.name} takes sockets from {item.value}; a second unit can't have them", unit=base.name
+            )
+        if stays(base, item):
+            found.append(Assignment(item.section, item.key, resolve_name_specifiers(item.key, item.value, unit)))
+    return found
 
 
 def _header(base: UnitFacts, trial: str, installation: str) -> list[str]:
@@ -150,7 +130,7 @@ def _header(base: UnitFacts, trial: str, installation: str) -> list[str]:
 def _unit_lines(base: UnitFacts, items: Sequence[Assignment]) -> list[str]:
     lines = []
     for item in items:
-        if item.section != "Unit" or item.key in _UNIT_DROPPED:
+        if item.section != "Unit":
             continue
         value = item.value
         if item.key == "Conflicts":
@@ -177,31 +157,22 @@ def _links(base: UnitFacts, items: Sequence[Assignment]) -> list[str]:
     return lines
 
 
-def _stays(base: UnitFacts, item: Assignment) -> bool:
-    if item.key == "Sockets" and item.value:
-        raise UnitError(f"{base.name} takes sockets from {item.value}; a second unit can't have them", unit=base.name)
-    if item.key == "WatchdogSec":
-        return base.extra.get("Type", "").startswith("notify")
-    return item.key not in _SERVICE_DROPPED
-
-
 def _service_lines(
     base: UnitFacts,
-    items: Sequence[Assignment],
     argv: tuple[str, ...],
     env: Mapping[str, str | None],
     stop_timeout_s: float,
     side_path: str,
 ) -> list[str]:
-    unset = [entry for entry in _unset(items) if entry.partition("=")[0] not in env]
+    entries = base.extra.get("UnsetEnvironment", "").split("\n")
+    unset = [entry for entry in entries if entry and entry.partition("=")[0] not in env]
     unset += [key for key, value in env.items() if value is None]
     lines = [f"UnsetEnvironment={' '.join(encode_word(entry, variables=False) for entry in unset)}"] if unset else []
     if side_path:
         lines.append(f"EnvironmentFile={side_path.replace('%', '%%')}")
-    prefix = UnitName(base.name).prefix
-    if base.extra.get("DynamicUser") == "yes" and not base.user and _USER_NAME.fullmatch(prefix):
-        # The dynamic user is named after the unit; directories it owns must stay readable for the candidate.
-        lines.append(f"User={prefix}")
+    if base.extra.get("DynamicUser") == "yes" and base.user:
+        # By default it is named after the unit; what belongs to the baseline's must stay readable for the candidate.
+        lines.append(f"User={base.user}")
     if (slice_unit := base.extra.get("Slice", "")) not in _DEFAULT_SLICES:
         # Instances of a template have a slice of their own by default.
         lines.append(f"Slice={slice_unit.replace('%', '%%')}")
@@ -225,15 +196,6 @@ def _service_lines(
         "StandardError=journal",
         "LogRateLimitIntervalSec=0",
     ]
-
-
-def _unset(items: Sequence[Assignment]) -> list[str]:
-    entries: list[str] = []
-    for item in items:
-        if item.section == "Service" and item.key == "UnsetEnvironment":
-            words = item.value.split()
-            entries = [*entries, *(word.strip("\"'") for word in words)] if words else []
-    return entries
 
 
 def _mode(base: UnitFacts) -> str:

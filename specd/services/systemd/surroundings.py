@@ -115,7 +115,7 @@ def _user_root(variable: str, given: Mapping[str, str], version: int) -> str:
 def _of_unit(scope: Scope, unit: str, properties: Properties, given: Mapping[str, str]) -> dict[str, str]:
     """Return what a unit's own settings bring by the way."""
     found: dict[str, str] = {}
-    if any(properties.has_value(name) for name in _CREDENTIALS):
+    if any(properties.value(name) for name in _CREDENTIALS):
         root = given.get("XDG_RUNTIME_DIR", "") if scope.is_user else "/run"
         found["CREDENTIALS_DIRECTORY"] = f"{root}/credentials/{unit}"
     if file := properties.text("PIDFile"):
