@@ -10,6 +10,8 @@ from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
+from specd.window import is_window
+
 __all__ = [
     "Mark",
     "Rule",
@@ -21,6 +23,7 @@ __all__ = [
     "one_of",
     "record_name",
     "unit_name",
+    "window",
     "within",
     "without_keys",
 ]
@@ -128,6 +131,13 @@ def listen_address(value: str) -> str:
     host, colon, port = value.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError("must be host:port, for example 127.0.0.1:8700")
+    return value
+
+
+def window(value: str) -> str:
+    """Accept a maintenance window."""
+    if not is_window(value):
+        raise ValueError(f"{value[:40]!r} is no window such as '02:00-05:30' or 'Sat,Sun 22:00-06:00'")
     return value
 
 

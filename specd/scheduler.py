@@ -16,6 +16,7 @@ from specd.phases.stand_in import stand_in
 from specd.services.service import Claim
 from specd.store import Store, TrialRow
 from specd.trial import TrialRun
+from specd.window import Windows
 from states.events import NoteAdded, TaskRestarted, TrialMoved, TrialSubmitted
 from states.table import PARKED, TERMINAL, Outcome, State, Trigger
 
@@ -25,6 +26,7 @@ log = structlog.get_logger()
 
 _RETRY_S = 5.0
 _STOP_S = 2.5
+_WINDOW_LOOK_S = 15.0
 
 
 class Scheduler:
@@ -39,6 +41,7 @@ class Scheduler:
         self._look = asyncio.Event()
         self._stopping = False
         self._left: list[str] = []
+        self._told_waiting: set[str] = set()
 
     def take_up(self) -> tuple[str, ...]:
         """Continue every open trial that is past the queue; returns their ids."""
@@ -71,7 +74,25 @@ class Scheduler:
         for row in self._store.open_trials():
             if row.state is State.QUEUED and row.service not in busy and row.id not in self._runs:
                 busy.add(row.service)
-                self._start(row)
+                if self._is_open(row):
+                    self._start(row)
+
+    def _is_open(self, row: TrialRow) -> bool:
+        """True unless a maintenance window has to be waited for; a rehearsal disturbs nobody."""
+        service = self.fleet.config.services.get(row.service)
+        if service is None or row.spec.rehearsal:
+            return True
+        windows = Windows(service.windows)
+        if windows.left_s() is not None:
+            self._told_waiting.discard(row.id)
+            return True
+        if row.id not in self._told_waiting:
+            self._told_waiting.add(row.id)
+            text = f"waits for the window of {row.service}, which opens {windows.opens_words()}"
+            self._bus.emit(NoteAdded(trial=row.id, service=row.service, level="info", text=text))
+        # Clocks are set and machines sleep: the calendar is looked at again and again.
+        asyncio.get_running_loop().call_later(_WINDOW_LOOK_S, self._look.set)
+        return False
 
     def submitted(self, rows: list[TrialRow]) -> None:
         """Tell about new trials and look for work."""

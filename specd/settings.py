@@ -17,6 +17,7 @@ from specd.constraints import (
     one_of,
     record_name,
     unit_name,
+    window,
     within,
     without_keys,
 )
@@ -162,7 +163,7 @@ class ServiceSettings:
     `scope` is system or user; `engine` auto, vllm, sglang, llamacpp or rehearsal; `api_key_file` and `api_key_env`
     say where
     the client's key is. `drain_s` waits for running requests before the baseline stops. `stop_timeout_s` bounds a stop
-    before SIGKILL.
+    before SIGKILL. `windows` say when a trial may begin, by this machine's local time; none: always.
     """
 
     name: Given
@@ -177,6 +178,7 @@ class ServiceSettings:
     benchmark: Annotated[str, record_name] = "default"
     drain_s: SecondsOrNone = 10.0
     stop_timeout_s: Seconds = 15.0
+    windows: tuple[Annotated[str, window], ...] = ()
     deadlines: Deadlines = field(default_factory=Deadlines)
     guard: GuardSettings = field(default_factory=GuardSettings)
     policy: Policy = field(default_factory=Policy)

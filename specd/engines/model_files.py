@@ -3,25 +3,29 @@
 import json
 import posixpath
 from dataclasses import dataclass
+from typing import Any
 
 from specd.checks import Check
 from specd.errors import FileProblem, HostError, HostUnreachable
 from specd.hosts.host import Host
 
-__all__ = ["check_model", "resolve_path"]
+__all__ = ["check_model", "read_config", "resolve_path", "weight_bytes"]
 
 _INDEX = "model.safetensors.index.json"
 _INDEX_LIMIT = 64 * 2**20
 _CONFIG_LIMIT = 4 * 2**20
+_HEADER_LIMIT = 4 * 2**20
+_HEADERS_READ = 16
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.npcache")
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Weight files that are there (bytes by path) and those that should be."""
+    """Weight files that are there (bytes by path), those that should be, and what the index says that all hold."""
 
     sizes: dict[str, int]
     missing: tuple[str, ...]
+    tensor_bytes: int = 0
 
 
 def resolve_path(model: str, cwd: str) -> str | None:
@@ -70,6 +74,8 @@ async def _check(host: Host, name: str, path: str, *, needs_weights: bool) -> Ch
     empty = [file for file, size in files.sizes.items() if size == 0]
     if empty:
         return Check.failed(name, f"{empty[0]} is empty", "copy the file again")
+    if cut := await _cut(host, files):
+        return Check.failed(name, cut, "copy the file again")
     count = len(files.sizes)
     return Check.passed(
         name, f"{path}: {count} weight file{'s' if count != 1 else ''}, {_size(sum(files.sizes.values()))}"
@@ -87,8 +93,10 @@ async def _weights(host: Host, path: str) -> _Files:
 
 async def _indexed(host: Host, path: str, index: bytes) -> _Files:
     try:
-        weight_map = json.loads(index)["weight_map"]
-        names = sorted({str(file) for file in weight_map.values()})
+        content = json.loads(index)
+        names = sorted({str(file) for file in content["weight_map"].values()})
+        metadata = content.get("metadata")
+        total = metadata.get("total_size") if isinstance(metadata, dict) else 0
     except (ValueError, KeyError, TypeError, AttributeError):
         return _Files({}, (f"{_INDEX} (not readable)",))
     wanted = [posixpath.join(path, file) for file in names]
@@ -96,7 +104,71 @@ async def _indexed(host: Host, path: str, index: bytes) -> _Files:
     for start in range(0, len(wanted), 500):
         sizes |= _sizes(await _run(host, ["stat", "-L", "-c", "%s %n", "--", *wanted[start : start + 500]]))
     missing = tuple(posixpath.basename(file) for file in wanted if file not in sizes)
-    return _Files(sizes, missing)
+    return _Files(sizes, missing, int(total) if isinstance(total, int | float) else 0)
+
+
+async def _cut(host: Host, files: _Files) -> str:
+    """Return which weight file is shorter than it says itself, "" for none that is known to be.
+
+    The files of an index hold at least what it says that the tensors take; only if they don't, or there is no index,
+    each file's own header is read. (safetensors: 8 bytes with the header's length, the header as JSON, the tensors)
+    """
+    tensors = {path: size for path, size in files.sizes.items() if path.endswith(".safetensors")}
+    if not tensors or (files.tensor_bytes and sum(tensors.values()) >= files.tensor_bytes):
+        return ""
+    for path, size in list(tensors.items())[:_HEADERS_READ]:
+        content = await _read_start(host, path)
+        if content is not None and (cut := _cut_file(path, size, content)):
+            return cut
+    if files.tensor_bytes:
+        short = files.tensor_bytes - sum(tensors.values())
+        return f"the weight files are {_size(short)} shorter than their index says"
+    return ""
+
+
+def _cut_file(path: str, size: int, content: bytes) -> str:
+    """Return in words that a file is shorter than its header says; `content` is its beginning."""
+    length = int.from_bytes(content[:8], "little")
+    if size < 8 + length:
+        return f"{path} is cut: it ends inside its header"
+    try:
+        header = json.loads(content[8 : 8 + length])
+        ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return ""
+    whole = 8 + length + max(ends, default=0)
+    return f"{path} is cut: it has {_size(size)} of {_size(whole)}" if size < whole else ""
+
+
+async def _read_start(host: Host, path: str) -> bytes | None:
+    command = ["head", "-c", str(_HEADER_LIMIT), "--", path]
+    answer = await host.run(command, check=False)
+    if answer.status != 0:
+        answer = await host.run(command, check=False, privileged=True)
+    return answer.stdout if answer.status == 0 and len(answer.stdout) >= 8 else None
+
+
+async def weight_bytes(host: Host, path: str) -> int:
+    """Return how many bytes of weights a model's directory, or a single file, holds; 0 where that can't be told."""
+    try:
+        kind = (await _run(host, ["stat", "-L", "-c", "%F %s", "--", path])).strip()
+        if kind and not kind.startswith("directory"):
+            return int(kind.split()[-1])
+        return sum((await _weights(host, path)).sizes.values()) if kind else 0
+    except HostUnreachable:
+        raise
+    except HostError:
+        return 0
+
+
+async def read_config(host: Host, path: str) -> dict[str, Any]:
+    """Return the config.json of a model's directory, {} where there is none that can be read; raises HostError."""
+    content = await _read(host, posixpath.join(path, "config.json"), _CONFIG_LIMIT)
+    try:
+        found = json.loads(content or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _sizes(listing: str) -> dict[str, int]:

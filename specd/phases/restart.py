@@ -32,6 +32,8 @@ async def run(ctx: Context) -> Step:
         baseline = await ctx.look_at_baseline()
         _stage(ctx, "stopping the baseline")
         await _drain(ctx, baseline)
+        if ctx.fact("dependents") is None:
+            ctx.put("dependents", await _running_dependents(ctx))
         within_s = _stop_limit_s(baseline) + 5
         await stop_and_release(ctx, ctx.service.unit, baseline.command.port, within_s=within_s)
         ctx.put("baseline.stopped", baseline.status.invocation)
@@ -40,6 +42,12 @@ async def run(ctx: Context) -> Step:
         status = await _started(ctx, name, before)
     ctx.put("candidate.invocation", status.invocation)
     return Step(Trigger.CANDIDATE_STARTED, f"invocation {status.invocation}")
+
+
+async def _running_dependents(ctx: Context) -> list[str]:
+    """Return the running units that the baseline's stop takes along, to be brought back with it."""
+    found = await ctx.manager.dependents(ctx.service.unit)
+    return [each.unit for each in found if each.is_active and not each.unit.endswith(".target")]
 
 
 def _stage(ctx: Context, words: str) -> None:

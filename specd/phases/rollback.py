@@ -50,6 +50,7 @@ async def run(ctx: Context) -> Step:
         # Tried again like any trouble of a rollback: a first answer may be slow or refused for a while.
         raise EngineError(f"{ctx.service.unit} is up but gave no token: {error.what}") from error
     ctx.report(checks, State.ROLLBACK.value)
+    await _start_dependents(ctx)
     await _unchanged(ctx)
     await _clear_away(ctx)
     return Step(Trigger.RESTORED, f"{ctx.service.unit} serves again")
@@ -135,6 +136,21 @@ async def _wait_until_up(ctx: Context, baseline: Baseline, status: UnitStatus) -
             if (step := stalled(ctx, watch, State.ROLLBACK)) and step.failure:
                 return step.failure
             await watch.changed(timeout_s=1.0)
+
+
+async def _start_dependents(ctx: Context) -> None:
+    """Start again what was stopped along with the baseline; one that does not start is somebody's to look at."""
+    for unit in ctx.fact("dependents") or ():
+        try:
+            if (await ctx.manager.status(unit)).is_running:
+                continue
+            _stage(ctx, f"starting {unit}")
+            await ctx.manager.start(unit)
+        except SpecdError as error:
+            if error.retryable:
+                raise
+            words = f"{unit}, which stopped along with {ctx.service.unit}, could not be started again: {error}"
+            ctx.note("alarm", words)
 
 
 async def _unchanged(ctx: Context) -> None:

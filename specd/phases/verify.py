@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 from itertools import zip_longest
 
+from specd.checking import Plan, surroundings
 from specd.checks import Check, failures
 from specd.engines.container import container_checks
 from specd.engines.engine import Failure
@@ -57,14 +58,24 @@ async def candidate_checks(ctx: Context, baseline: Baseline, candidate: Candidat
     if reached != wanted:
         place = next((n for n, (a, b) in enumerate(zip_longest(reached, wanted), start=1) if a != b), 0)
         return [Check.failed(name, f"word {place} of the server's own is not the one that was meant")]
-    engine_checks, port = await asyncio.gather(
+    plan = Plan(
+        host=ctx.host,
+        manager=ctx.manager,
+        service=ctx.service,
+        facts=facts,
+        server=server,
+        environment={**candidate.environment, **server.line.environment},
+        expected_s=ctx.history_s(),
+    )
+    engine_checks, port, around = await asyncio.gather(
         server.examine(ctx.host, user=facts.user, timeout_s=max(30.0, ctx.deadline.remaining_s * 0.7)),
         _port_check(ctx, server.command.port),
+        surroundings(plan),
     )
     through = f" through {server.command.wrapper}" if server.command.wrapper else ""
     words = Check.passed(name, f"{len(wanted)} words reach the server{through}")
     container = server.line.container
-    return [words, *(container_checks(container, facts.text) if container else ()), *engine_checks, port]
+    return [words, *(container_checks(container, facts.text) if container else ()), *engine_checks, port, *around]
 
 
 def baseline_unchanged(ctx: Context, baseline: Baseline) -> Check:

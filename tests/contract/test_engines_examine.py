@@ -29,7 +29,9 @@ def model(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text('{"architectures": ["X"], "model_type": "x", "max_position_embeddings": 32768}')
     for number in (1, 2):
-        (folder / f"model-0000{number}-of-00002.safetensors").write_bytes(b"x" * 2**20)
+        (folder / f"model-0000{number}-of-00002.safetensors").write_bytes(
+            (2).to_bytes(8, "little") + b"{}" + b"x" * 2**20
+        )
     weight_map = {f"layer.{n}": f"model-0000{1 + n % 2}-of-00002.safetensors" for n in range(10)}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     return folder

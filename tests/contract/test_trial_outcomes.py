@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,25 @@ async def test_an_unreachable_daemon_and_a_bad_file_have_their_exit_codes(embedd
         assert json.loads(planned.stdout)["plans"][0]["ok"] is True
     gone = daemon.command("trials")
     assert gone.returncode == 3
+
+
+async def test_a_trial_waits_for_the_window_of_its_service(embedded_site: EmbeddedSite) -> None:
+    # Closed for the next hours at least, whatever the time is.
+    later = datetime.now() + timedelta(hours=3)
+    window = f"{later:%H:00}-{later + timedelta(hours=1):%H:00}"
+    daemon = Daemon(embedded_site)
+    text = daemon.config.read_text()
+    daemon.config.write_text(text.replace("drain_s = 1.0", f'drain_s = 1.0\nwindows = ["{window}"]'))
+    async with daemon:
+        trial = await daemon.submit({"max-num-seqs": 8})
+        async with asyncio.timeout(10):
+            while not any("waits for the window" in note for note in await all_notes(daemon)):
+                await asyncio.sleep(0.05)
+        assert (await daemon.client.trial(trial))["state"] == "queued"
+        await daemon.client.post(f"/v1/trials/{trial}/cancel", {"by": "a test"})
+        await daemon.reached(trial, "withdrawn")
+
+
+async def all_notes(daemon: Daemon) -> list[str]:
+    events = (await daemon.client.get("/v1/events.json", since=0, limit=10000))["events"]
+    return [event["text"] for event in events if event["type"] == "NoteAdded"]

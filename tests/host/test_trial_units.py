@@ -106,3 +106,28 @@ async def test_a_unit_of_this_make_is_tried_and_restored(host: TestHost, tmp_pat
         assert site.traces() == []
     finally:
         site.remove()
+
+
+async def test_what_stops_along_with_the_baseline_is_started_again(host: TestHost, tmp_path: Path) -> None:
+    tied = "[Unit]\nBindsTo=llm.service\nAfter=llm.service\n[Service]\nExecStart=/bin/sleep infinity\n"
+    files = {"llm.service": unit_text(serve_words(host)), "proxy.service": tied, "idle.service": tied}
+    site = HostSite(tmp_path, host, files)
+    try:
+        host.systemctl("start", "proxy")
+        before = site.invocation("proxy.service")
+        async with Daemon(site, QUICK) as daemon:
+            trial = await daemon.submit(benchmark="quick")
+            await daemon.reached(trial, "loading")
+            assert not site.is_active("proxy.service")
+            await daemon.client.post(f"/v1/trials/{trial}/cancel", {"by": "a test"})
+            shown = await daemon.settled(trial)
+        (check,) = [check for check in shown["checks"] if check["name"] == "unit.dependents"][:1]
+        assert (check["status"], "proxy.service (BoundBy)" in check["evidence"]) == ("warning", True)
+        assert site.is_active("proxy.service")
+        assert site.invocation("proxy.service") not in {"", before}
+        assert not site.is_active("idle.service")
+        assert site.answers()
+        assert site.traces() == []
+    finally:
+        host.systemctl("stop", "proxy", check=False)
+        site.remove()

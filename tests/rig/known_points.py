@@ -12,7 +12,7 @@ BY_PATH: dict[str, frozenset[str]] = {
             *(f"commit move {state}" for state in ("benchmark", "rollback", "restored")),
             *(f"commit fact {key}" for key in ("checks", "baseline", "baseline.start", "host.life", "restart.before")),
             *(f"commit fact {key}" for key in ("baseline.stopped", "candidate.invocation", "candidate", "start.took")),
-            "commit fact candidate.facts",
+            *("commit fact candidate.facts", "commit fact dependents"),
             *(f"commit fact {key}" for key in ("levels", "comparison", "guard", "since.loading", "since.rollback")),
             *(
                 "commit artefact baseline.unit",

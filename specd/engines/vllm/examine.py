@@ -20,6 +20,9 @@ __all__ = ["examine", "json_check"]
 Ask = Callable[[Host, Question], Coroutine[Any, Any, Check]]
 
 
+_ACCEPTED = frozenset({CheckStatus.PASSED, CheckStatus.WARNING})
+
+
 async def examine(host: Host, engine: str, question: Question, ask_engine: Ask) -> list[Check]:
     """Return all checks of one command line, the engine's own opinion last; raises HostUnreachable."""
     words = question.server_words
@@ -98,7 +101,7 @@ def _keys_check(asked: Mapping[str, Any], opinion: CheckStatus) -> Check:
     if "unreadable" in asked:
         return Check.failed(name, "the speculative configuration can't be read", "write it as a table")
     unknown = [key for key in asked if key not in KNOWN_KEYS]
-    if not unknown or opinion is CheckStatus.PASSED:
+    if not unknown or opinion in _ACCEPTED:
         return Check.passed(name, ", ".join(asked))
     told: list[str] = []
     fixes: list[str] = []
@@ -124,7 +127,7 @@ def _flags_check(words: Sequence[str], opinion: CheckStatus) -> Check:
         if use.flag.name in seen and not use.path:
             twice.append(use.flag.name)
         seen.add(use.flag.name)
-    if unknown and opinion is not CheckStatus.PASSED:
+    if unknown and opinion not in _ACCEPTED:
         near = [f"{name}: did you mean --{close}?" for name in unknown if (close := FLAGS.nearest(name))]
         return Check.warning("engine.flags", f"not known here: {', '.join(unknown)}", " ".join(near))
     if twice:

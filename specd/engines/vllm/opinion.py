@@ -68,6 +68,10 @@ def check_of(told: Mapping[str, Any], flags: set[str], engine: str = "vLLM") -> 
     if told.get("ok"):
         if told.get("stage") == "argparse":
             return Check.unchecked(ACCEPTS, f"{version} can parse the command line; its configuration was not tried")
+        if changed := told.get("changed"):
+            words = ", ".join(f"--{name.replace('_', '-')} {given} becomes {made}" for name, given, made in changed)
+            fix = "give the value that it would run with, or change what forbids it"
+            return Check.warning(ACCEPTS, printable(f"{_accepted(version, told)}; but {words}"), fix)
         return Check.passed(ACCEPTS, _accepted(version, told))
     error = str(told.get("error", ""))
     if told.get("stage") == "import":

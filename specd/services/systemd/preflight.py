@@ -7,6 +7,7 @@ from specd.checks import Check, failures
 from specd.errors import HostUnreachable, PrivilegeRefused, SpecdError, UnitError
 from specd.services.service import UnitFacts
 from specd.services.systemd.bus import Properties, check_unit_name
+from specd.services.systemd.dependents import read_dependents
 from specd.services.systemd.directives import fates
 from specd.services.systemd.facts import command_of, read_facts, require_service
 from specd.services.systemd.journal import Journal
@@ -27,9 +28,17 @@ async def preflight(scope: Scope, journal: Journal, rights: Rights, unit: str) -
     if failures(first):
         return first
     version, about_unit, may_call, may_write, readable = await asyncio.gather(
-        _version(scope), _unit(scope, unit), rights.systemctl(unit), rights.write(), _journal(scope, journal)
+        _version(scope), _unit(scope, unit), _calls(scope, rights, unit), rights.write(), _journal(scope, journal)
     )
     return [*first, version, *about_unit, may_call, may_write, readable]
+
+
+async def _calls(scope: Scope, rights: Rights, unit: str) -> Check:
+    try:
+        found = await read_dependents(scope, check_unit_name(unit))
+    except UnitError:
+        found = ()
+    return await rights.systemctl(unit, [each.unit for each in found if each.is_active])
 
 
 async def _tools(scope: Scope) -> Check:
@@ -158,11 +167,6 @@ def _type(properties: Properties, name: str) -> Check:
         return Check.failed(check, f"{name} is transient: it would be gone once stopped", "give it a unit file")
     if properties.flag("RefuseManualStart") or properties.flag("RefuseManualStop"):
         return Check.failed(check, f"{name} refuses to be started or stopped by hand")
-    dependants = properties.texts("RequiredBy") + properties.texts("BoundBy") + properties.texts("ConsistsOf")
-    others = [unit for unit in dependants if not unit.endswith(".target")]
-    if others:
-        words = f"stopping {name} stops {', '.join(others)} too"
-        return Check.warning(check, words, "start them again after the trial, or loosen Requires=, BindsTo=, PartOf=")
     return Check.passed(check, kind)
 
 

@@ -63,13 +63,14 @@ class Rights:
         self._candidate = candidate
         self._trial = trial
 
-    async def systemctl(self, unit: str) -> Check:
-        """Check every systemctl command of a trial of `unit`."""
+    async def systemctl(self, unit: str, dependents: Sequence[str] = ()) -> Check:
+        """Check every systemctl command of a trial of `unit`, whose stop takes the dependents along."""
         name = "rights.systemctl"
         if (known := await self._needless(name)) is not None:
             return known
         full = unit if unit.endswith(".service") else f"{unit}.service"
         asked, tried = systemctl_forms(full, self._candidate, self._trial, await self._scope.version())
+        asked += [["systemctl", "start", "--no-block", "--", each] for each in dependents]
         return await self._judge(name, asked, tried)
 
     async def write(self) -> Check:
