@@ -303,6 +303,9 @@ ExecStart={STAND} $USER ${{STATE_DIRECTORY}} ${{RUNTIME_DIRECTORY}} ${{HOME}}.
         "big-a@.service.d/20-template.conf": f"[Service]\nExecStart=\nExecStart={STAND} new %i $W\n",
         "big-a@x-y.service.d/30-instance.conf": "[Service]\nEnvironment=I=%I UNSET=1\nUnsetEnvironment=UNSET 'X=1 2'\n",
     },
+    "login environment": {
+        "big.service": f"[Service]\nType=exec\nSetLoginEnvironment=yes\nExecStart={STAND} ${{HOME}} ${{USER}}\n"
+    },
     "search path": {
         "big.service": "[Service]\nType=exec\nExecSearchPath=/usr/bin:/bin\n"
         "ExecStart=sh -c 'kill -STOP $$$$' standing ${PATH}\n",

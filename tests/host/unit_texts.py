@@ -34,7 +34,7 @@ _EXTRAS = [
     "StateDirectory=%p-%i", "CacheDirectory=%p%i\nLogsDirectory=%p%i\nConfigurationDirectory=%p%i",
     "ExecSearchPath=/usr/bin:/bin", "SetCredential=key:value", "WorkingDirectory=/tmp", "PrivateTmp=no", "UMask=0",
     "Environment=", "EnvironmentFile=", "EnvironmentFile=-/etc/texts/absent", "EnvironmentFile=/etc/texts/glob-*.env",
-    "Environment=FOO=own",
+    "Environment=FOO=own", "SetLoginEnvironment=no",
 ]  # fmt: skip
 
 _PREFIXES = ["", "", "", "-", ":", "@", "-@", ":-", "@:", "+", "!", "!!", "-:+"]

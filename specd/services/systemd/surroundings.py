@@ -72,12 +72,20 @@ def assignments(entries: tuple[str, ...]) -> dict[str, str]:
 
 
 async def _of_user(scope: Scope, properties: Properties) -> dict[str, str]:
-    """Return what User= brings: systemd sets HOME, USER, LOGNAME and SHELL from the user database."""
-    user = properties.text("User")
-    if not user or scope.is_user:
+    """Return what a unit's user brings: systemd sets HOME, USER, LOGNAME and SHELL from the user database.
+
+    A systemd that knows SetLoginEnvironment= sets USER always, the others only where that setting holds.
+    """
+    user, has_switch = properties.text("User"), "SetLoginEnvironment" in properties
+    if scope.is_user or not (user or has_switch):
         return {}
-    if properties.flag("DynamicUser") or user in _SYNTHETIC:
-        # Such a user has neither home nor shell, though the user database may know it.
+    found = await _person(scope, user or "root", is_made_up=properties.flag("DynamicUser") or user in _SYNTHETIC)
+    return found if properties.flag("SetLoginEnvironment") or not has_switch else {"USER": found["USER"]}
+
+
+async def _person(scope: Scope, user: str, *, is_made_up: bool) -> dict[str, str]:
+    if is_made_up:
+        # Neither home nor shell, though the user database may know it.
         name = "nobody" if user in _SYNTHETIC else user
         return {"USER": name, "LOGNAME": name}
     done = await scope.host.run(["getent", "passwd", "--", user], check=False)
