@@ -21,6 +21,7 @@ from specd.constraints import (
     within,
     without_keys,
 )
+from specd.window import ALWAYS
 
 __all__ = [
     "BenchSettings",
@@ -163,7 +164,7 @@ class ServiceSettings:
     `scope` is system or user; `engine` auto, vllm, sglang, llamacpp or rehearsal; `api_key_file` and `api_key_env`
     say where
     the client's key is. `drain_s` waits for running requests before the baseline stops. `stop_timeout_s` bounds a stop
-    before SIGKILL. `windows` say when a trial may begin, by this machine's local time; none: always.
+    before SIGKILL. `windows` say when a trial may begin, by this machine's local time.
     """
 
     name: Given
@@ -178,7 +179,7 @@ class ServiceSettings:
     benchmark: Annotated[str, record_name] = "default"
     drain_s: SecondsOrNone = 10.0
     stop_timeout_s: Seconds = 15.0
-    windows: tuple[Annotated[str, window], ...] = ()
+    windows: tuple[Annotated[str, window], ...] = (ALWAYS,)
     deadlines: Deadlines = field(default_factory=Deadlines)
     guard: GuardSettings = field(default_factory=GuardSettings)
     policy: Policy = field(default_factory=Policy)

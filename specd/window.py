@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-__all__ = ["Windows", "is_window"]
+__all__ = ["ALWAYS", "Windows", "is_window"]
+
+ALWAYS = "00:00-24:00"
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _FORM = re.compile(r"(?:(?P<days>[A-Za-z]{3}(?:[-,][A-Za-z]{3})*)\s+)?(?P<begin>\d{1,2}:\d\d)-(?P<end>\d{1,2}:\d\d)")
@@ -48,10 +50,12 @@ class Window:
 
 
 class Windows:
-    """Several windows; none of them means always."""
+    """Several windows; none of them, or one for each whole day, means always."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._windows = [Window(text) for text in texts]
+        self._windows = [Window(text) for text in texts if text != ALWAYS]
+        if len(self._windows) < len(texts):
+            self._windows = []
 
     def _spans(self, now: datetime) -> list[tuple[datetime, datetime]]:
         """Return all spans in order, those that touch joined."""

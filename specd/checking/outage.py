@@ -39,10 +39,10 @@ def _deadlines(plan: Plan, expected_s: float | None) -> Check:
 
 def _window(plan: Plan, expected_s: float | None) -> list[Check]:
     name = "outage.window"
-    if not plan.service.windows:
-        return []
     windows = Windows(plan.service.windows)
     left_s = windows.left_s()
+    if left_s == float("inf"):
+        return []
     if left_s is None:
         return [Check.warning(name, f"closed; a trial waits in the queue until {windows.opens_words()}")]
     if expected_s is not None and expected_s > left_s:

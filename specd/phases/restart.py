@@ -29,6 +29,9 @@ async def run(ctx: Context) -> Step:
         before = status.invocation
         ctx.put("restart.before", before)
     if status.invocation == before:
+        if not status.exists:
+            # After a boot of the host: the baseline serves, and there is nothing to put in its place.
+            raise UnitError(f"{name} is gone: {ctx.host.name} was booted, or somebody removed it", host=ctx.host.name)
         baseline = await ctx.look_at_baseline()
         _stage(ctx, "stopping the baseline")
         await _drain(ctx, baseline)

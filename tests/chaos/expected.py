@@ -97,6 +97,9 @@ def _before(state: str, fault: str) -> frozenset[End]:
     if fault in _BOOTED and state != "baseline":
         # What was measured is not what serves now.
         return WITHDRAWN
+    if fault == "host-disk-full":
+        # The last thing that needs room is the guard, just before the baseline would be stopped.
+        return WITHDRAWN | MEASURED | FAILED
     # It is refused if it was seen, and was over otherwise.
     return WITHDRAWN | MEASURED
 

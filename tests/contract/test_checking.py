@@ -185,6 +185,6 @@ async def test_the_expected_outage_against_deadlines_and_window(host: Host) -> N
     assert "1 h 05 min" in found.evidence
     (found,) = outage_checks(replace(meant, expected_s={**expected, "loading": 9000.0}))
     assert "loading is expected to take" in found.evidence
-    always = replace(meant.service, windows=("00:00-24:00",))
+    always = replace(meant.service, windows=("00:00-23:59", "23:00-01:00"))
     assert [check.status.value for check in outage_checks(replace(meant, service=always))] == ["passed", "passed"]
     assert outage_checks(await plan(host, ["/m"]))[0].status is CheckStatus.UNCHECKED
