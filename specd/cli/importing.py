@@ -10,23 +10,46 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specd.checking import Plan
+from specd.checking.accelerator import gpu_check
+from specd.checking.others import dependents_check
+from specd.checking.unit import unit_checks
+from specd.checks import Check
+from specd.cli.import_text import config_text, record_name
 from specd.cli.show import argv_text
 from specd.cli.terminal import Terminal, print_json
 from specd.cli.text import clean, table
-from specd.config import default_config_path, load_config, parse_config
+from specd.config import default_config_path, load_config
+from specd.engines.container import container_checks
 from specd.engines.server import Server, read_server
-from specd.errors import ConfigError, EngineError, HostError, NotFound, Refused, UnitError, UsageError
+from specd.errors import ConfigError, EngineError, HostError, NotFound, UnitError, UsageError
 from specd.hosts import open_host
 from specd.hosts.host import Host
 from specd.services import ServiceManager, open_manager
 from specd.services.service import UnitFacts, UnitStatus
-from specd.settings import HostSettings
+from specd.settings import HostSettings, ServiceSettings
+from specd.start_times import Started, read_start
 
 __all__ = ["import_unit"]
 
+# Containers that run by themselves, and processes of a server in no service's cgroup; no pattern matches this text.
+_OUTSIDE = """\
+for tool in docker podman; do
+  command -v $tool >/dev/null && $tool ps --format '{{.Names}} {{.Image}} {{.Command}}' 2>/dev/null |
+    grep -iE 'vllm|sglang|llama' | while read -r name rest; do printf 'container %s\\t%s\\n' "$name" "$rest"; done
+done
+for process in /proc/[0-9]*; do
+  words=$(tr '\\0' ' ' <"$process/cmdline") 2>/dev/null
+  case $words in
+    *vllm\\ serv[e]*|*vllm.entrypoint[s]*|*sglang.launch_serve[r]*|*llama-serve[r]\\ *) ;;
+    *) continue ;;
+  esac
+  case $(cat "$process/cgroup" 2>/dev/null) in *.service*|*docker*|*libpod*) continue ;; esac
+  printf 'pid %s\\t%s\\n' "${process#/proc/}" "$words"
+done 2>/dev/null
+:"""
 _HERE = frozenset({"local", "localhost", "."})
 _MENTIONED = re.compile("vllm|sglang|llama", re.IGNORECASE)
-_NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +59,8 @@ class _Found:
     facts: UnitFacts
     status: UnitStatus
     server: Server
+    started: Started
+    warnings: list[Check]
 
 
 def import_unit(args: argparse.Namespace) -> int:
@@ -54,7 +79,17 @@ async def _import(args: argparse.Namespace) -> int:
         if not args.unit:
             return await _list(args, host, manager)
         found = await _read(host, manager, args.unit, settings.name)
-    text = config_text(settings, found, scope=args.scope, name=args.name, is_known=_known_host(args) is not None)
+    text = config_text(
+        settings,
+        found.facts,
+        found.status,
+        found.server,
+        found.started,
+        found.warnings,
+        scope=args.scope,
+        name=args.name,
+        is_known=_known_host(args) is not None,
+    )
     if args.json:
         print_json({"host": settings.name, "unit": found.facts.name, "engine": found.server.engine.name, "toml": text})
     else:
@@ -96,7 +131,7 @@ def _host_settings(args: argparse.Namespace) -> HostSettings:
     if settings is None:
         if args.host.startswith("-") or not args.host.strip() or " " in args.host:
             raise UsageError(f"{args.host!r} is not a host: give what you would type after ssh, or local")
-        name = _record_name("local" if args.host in _HERE else args.host.rpartition("@")[2].partition(":")[0])
+        name = record_name("local" if args.host in _HERE else args.host.rpartition("@")[2].partition(":")[0])
         settings = HostSettings(name=name, ssh="" if args.host in _HERE else args.host)
     if args.become:
         settings = replace(settings, become=args.become)
@@ -105,10 +140,6 @@ def _host_settings(args: argparse.Namespace) -> HostSettings:
             raise UsageError("--embedded is for this machine: specd's own supervisor does not run elsewhere")
         settings = replace(settings, manager="embedded", directory=str(Path(args.embedded).expanduser().absolute()))
     return settings
-
-
-def _record_name(text: str) -> str:
-    return _NOT_IN_NAMES.sub("-", text.lower()).strip("-._")[:63] or "host"
 
 
 async def _read(host: Host, manager: ServiceManager, unit: str, name: str) -> _Found:
@@ -120,7 +151,34 @@ async def _read(host: Host, manager: ServiceManager, unit: str, name: str) -> _F
             host=name,
             next_step="vLLM, SGLang and llama.cpp's server are known; without UNIT, import lists what is",
         )
-    return _Found(facts, await manager.status(facts.name), server)
+    status = await manager.status(facts.name)
+    started = (
+        await read_start(manager, facts.name, status.invocation, server.engine) if status.invocation else Started()
+    )
+    plan = Plan(
+        host=host,
+        manager=manager,
+        service=ServiceSettings(name="import", host="import", unit=facts.name),
+        facts=facts,
+        server=server,
+        environment=facts.environment,
+    )
+    warnings = [*unit_checks(plan), *await dependents_check(plan), *await gpu_check(plan)]
+    if server.line.container is not None:
+        warnings += container_checks(server.line.container, facts.text)
+    return _Found(facts, status, server, started, warnings)
+
+
+async def _outside(host: Host) -> list[tuple[str, str, str]]:
+    """Return rows for servers that run outside of any unit, which specd can't drive."""
+    done = await host.run(["sh", "-c", _OUTSIDE], check=False, timeout_s=20.0)
+    rows = []
+    for line in done.text.splitlines():
+        where, _, words = line.partition("\t")
+        rows.append((clean(where), "-", f"runs outside of a unit: {clean(words)[:80]}"))
+    if rows:
+        rows.append(("", "", "write a systemd unit for such a server first: specd drives units only"))
+    return rows
 
 
 async def _list(args: argparse.Namespace, host: Host, manager: ServiceManager) -> int:
@@ -141,6 +199,8 @@ async def _list(args: argparse.Namespace, host: Host, manager: ServiceManager) -
             words = f"port {command.port}, model {clean(command.served_name or command.model)}"
             rows.append((clean(unit), engine.name, words))
             units.append({"unit": unit, "engine": engine.name, "port": command.port})
+    outside = [] if manager.kind == "embedded" else await _outside(host)
+    rows += outside
     if args.json:
         print_json({"host": args.host, "units": units})
     else:
@@ -161,71 +221,3 @@ async def _running_units(args: argparse.Namespace, host: Host, manager: ServiceM
     command = ["systemctl", *scope, "list-units", "--type=service", states, "--plain", "--no-legend", "--no-pager"]
     listed = await host.run(command)
     return [line.split()[0] for line in listed.text.splitlines() if line.split()]
-
-
-def config_text(settings: HostSettings, found: _Found, *, scope: str, name: str, is_known: bool) -> str:
-    """Return commented TOML for the unit, and for the host unless the config has it; proven to load."""
-    service = name or _record_name(found.facts.name.removesuffix(".service"))
-    host = _host_text(settings)
-    text = _service_text(service, settings, found, scope)
-    try:
-        parse_config(f"{host}\n{text}", "what import would print")
-    except ConfigError as error:
-        problems = "; ".join(f"{problem.key}: {problem.text}" for problem in error.problems)
-        raise Refused(f"no config can be written for {found.facts.name}: {problems}") from error
-    return text if is_known else f"{host}\n{text}"
-
-
-def _host_text(settings: HostSettings) -> str:
-    lines = [
-        f"[hosts.{_key(settings.name)}]",
-        f"ssh = {_string(settings.ssh)}" + ("" if settings.ssh else "  # this machine"),
-    ]
-    if settings.manager == "embedded":
-        lines += ['manager = "embedded"', f"directory = {_string(settings.directory)}"]
-    if settings.become != "none":
-        lines.append(f"become = {_string(settings.become)}")
-    elif settings.ssh:
-        lines.append('# become = "sudo"               # when the login user is not root')
-    return "\n".join(lines) + "\n"
-
-
-def _service_text(service: str, settings: HostSettings, found: _Found, scope: str) -> str:
-    facts, command, status = found.facts, found.server.command, found.status
-    engine = found.server.engine
-    lines = [
-        f"# {clean(facts.name)} on {settings.name}: {clean(status.active)} ({clean(status.sub)}), {engine.name}",
-        f"# {argv_text(facts.argv)}",
-        f"[services.{_key(service)}]",
-        f"host = {_string(settings.name)}",
-        f"unit = {_string(facts.name)}",
-    ]
-    if scope != "system" and settings.manager != "embedded":
-        lines.append(f"scope = {_string(scope)}")
-    lines.append(f"engine = {_string(engine.name)}")
-    address = command.address if command.address not in {"", "0.0.0.0", "::", "[::]"} else "127.0.0.1"
-    shown = f"[{address}]" if ":" in address and not address.startswith("[") else address
-    lines.append(f'# endpoint = "http://{clean(shown)}:{command.port}"    # read from the command line at each trial')
-    lines.append(f"# model = {_string(clean(command.served_name or command.model))}    # the same")
-    if found.server.secrets:
-        lines.append(
-            "# The unit holds a secret, perhaps the API's key. Put it into a file that only specd can read, and:"
-        )
-        lines.append('# api_key_file = "/etc/specd/api.key"')
-    if not status.is_running:
-        lines.append("# It does not run now; a trial wants a running baseline.")
-    if facts.enabled not in {"enabled", "enabled-runtime", "alias"}:
-        lines.append(
-            f"# It is {clean(facts.enabled) or 'not enabled'}: after a reboot of the host it would not come up."
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _string(name)
-
-
-def _string(text: str) -> str:
-    """Return a TOML basic string."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(f"\\u{ord(c):04x}" if ord(c) < 32 or ord(c) == 127 else c for c in escaped) + '"'

@@ -15,6 +15,21 @@ __all__ = ["RuleReader"]
 _TAIL_LINES = 40
 _LINES_SHOWN = 24
 _OWN_WORDS = 80
+_MEMORY_STAGES = {
+    Stage.WEIGHTS: (
+        "while the weights were loaded",
+        "they do not fit: more GPUs (--tensor-parallel-size), a quantized checkpoint, or a smaller draft",
+    ),
+    Stage.COMPILE: (
+        "while the engine compiled and measured what it needs",
+        "lower --max-num-batched-tokens or --max-model-len; a draft model needs room of its own",
+    ),
+    Stage.CAPTURE: (
+        "while CUDA graphs were captured",
+        "lower --gpu-memory-utilization or --max-num-seqs, or capture fewer sizes (--compilation-config)",
+    ),
+    Stage.SERVER: ("while it served", "lower --gpu-memory-utilization or --max-num-seqs"),
+}
 _STAGE_PLACE = {stage: place for place, stage in enumerate(Stage.ORDER)}
 
 
@@ -93,7 +108,8 @@ class RuleReader:
         # at another, nobody told the cause, and the first that is known tells at least what happened.
         telling = troubles if troubles[0].rank == POINTER else troubles[:1]
         known = (self._classified(trouble) for trouble in telling)
-        return next((failure for failure in known if failure is not None), None) or _unknown(troubles[0])
+        found = next((failure for failure in known if failure is not None), None) or _unknown(troubles[0])
+        return _at_stage(found, self._stage) if found.kind == "gpu-memory" and not found.transient else found
 
     def _classified(self, trouble: Trouble) -> Failure | None:
         for text in trouble.texts:
@@ -142,6 +158,14 @@ class RuleReader:
         counts = [part.split("=")[1].split(" ")[0] for part in modes.split(", ") if "=" in part]
         self._bars.announced = float(sum(int(count) for count in counts if count.isdigit()))
         self._facts["graphs_total"] = int(self._bars.announced)
+
+
+def _at_stage(failure: Failure, stage: str) -> Failure:
+    """Say for what the GPU's memory was too small; what helps depends on that."""
+    when, hint = _MEMORY_STAGES.get(stage, ("", ""))
+    if not when or when in failure.sentence:
+        return failure
+    return replace(failure, sentence=f"{when}: {failure.sentence}", hint=hint or failure.hint)
 
 
 def _unknown(trouble: Trouble) -> Failure:

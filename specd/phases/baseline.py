@@ -13,8 +13,8 @@ from specd.phases.lease import lease_check
 from specd.phases.measure import measure, plan_digest
 from specd.phases.release import stop_and_release
 from specd.phases.stand_in import set_up, trial_of
-from specd.phases.start_times import last_start_s
 from specd.phases.step import Step
+from specd.start_times import read_start
 from specd.store import MeasuredLevel
 from states.events import BaselineReused
 from states.table import State, Trigger
@@ -52,7 +52,8 @@ async def run(ctx: Context) -> Step:
     )
     ctx.store.put_artefact(ctx.row.id, "baseline.unit", ctx.mask(baseline.facts.text))
     if ctx.fact("baseline.start") is None:
-        ctx.put("baseline.start", await last_start_s(ctx, baseline))
+        started = await read_start(ctx.manager, ctx.service.unit, baseline.status.invocation, baseline.engine)
+        ctx.put("baseline.start", dict(started.took_s))
     digest = plan_digest(ctx.plan(), ctx.model(baseline.command))
     have = _fresh(ctx, ctx.store.baseline_levels(ctx.service.name, invocation, digest))
     if have:

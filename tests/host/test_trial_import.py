@@ -31,7 +31,13 @@ async def test_what_import_prints_is_a_config(
     before, invocation = site.fingerprint(), site.invocation()
     listed = await asyncio.to_thread(plain, "import", "gpu-1", "--json")
     assert json.loads(listed.stdout)["units"] == [{"unit": "vllm-kimi@a.service", "engine": "rehearsal", "port": 8000}]
+    host.exec(["bash", "-c", "(exec -a 'vllm serve /m' sleep 60) >/dev/null 2>&1 &"])
+    told = (await asyncio.to_thread(plain, "import", "gpu-1")).stdout
+    assert "runs outside of a unit: vllm serve /m" in told
+    assert told.count("outside of a unit") == 1
     imported = await asyncio.to_thread(plain, "import", "gpu-1", "vllm-kimi@a")
+    assert "# its last start took" in imported.stdout
+    assert "weights" in imported.stdout
     assert imported.returncode == 0, imported.stderr
     daemon = Daemon(site)
     own, _, _ = daemon.config.read_text().partition("[hosts.")
