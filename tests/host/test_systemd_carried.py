@@ -313,6 +313,42 @@ ExecStart={STAND} $USER ${{STATE_DIRECTORY}} ${{RUNTIME_DIRECTORY}} ${{HOME}}.
 }  # fmt: skip
 
 
+# Where systemd splits, quotes and escapes a value it does so in one of several ways.
+NAMED_BY_INSTANCE = """\
+[Unit]
+RequiresMountsFor=/srv/%i /srv/%I
+ConditionPathExists=!/srv/%i
+JoinsNamespaceOf=o%i.service
+[Service]
+Type=exec
+Environment=I=%I "J=a %I b" K='%i'
+ReadWritePaths=-/srv/%i "-/srv/%I"
+ReadOnlyPaths=-/srv/%i -/srv/%I
+InaccessiblePaths=-/srv/%i
+BindPaths=-/srv/%i:/mnt -/srv/%I
+TemporaryFileSystem=/mnt/%i:mode=0700
+RuntimeDirectory=o%i
+StateDirectory=o%i
+ExecSearchPath=/srv/%i /bin
+LogExtraFields=A=%I "B=%i"
+SyslogIdentifier=%i
+LoadCredential=a:/etc/hostname
+SetCredential=b:%i%%
+StandardInput=data
+StandardInputText=%i %I
+WorkingDirectory=-/srv/%I
+ExecStartPre=/bin/true %i "%I"
+ExecStart=/bin/sh -c 'kill -STOP $$$$' standing %i %I "%I/x" '%i' ${I} $J
+"""
+
+
+async def test_an_instance_whose_name_has_escapes_keeps_it_everywhere(host: TestHost) -> None:
+    put_all(host, {f"{UNITS}/big@.service": NAMED_BY_INSTANCE})
+    host.systemctl("daemon-reload")
+    found = await same_plus_the_change(host, "big@Qwen\\x2d3-a\\x20b\\x22c.service")
+    assert found["unit.settings"].evidence.startswith("2")
+
+
 @pytest.mark.parametrize("case", AS_WRITTEN)
 async def test_a_candidate_is_given_what_the_baseline_is_given(host: TestHost, case: str) -> None:
     files = AS_WRITTEN[case]

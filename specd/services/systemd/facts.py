@@ -105,13 +105,16 @@ def require_service(properties: Properties, name: str, host: str, *, as_loaded: 
         words, next_step = reasons.get(state, (f"its load state is {state!r}", ""))
         if state == "bad-setting" and len(properties.commands("ExecStart")) > 1:
             words = "it has more than one ExecStart=, which systemd refuses"
+            if drop_ins := properties.texts("DropInPaths"):
+                next_step = f"put a line ExecStart= before the new one, in {' or '.join(drop_ins)}"
         raise UnitError(f"{name}: {words}", host=host, unit=name, next_step=next_step)
     if properties.flag("NeedDaemonReload") and not as_loaded:
         raise UnitError(
             f"{name}: its files have changed since systemd read them, so what would run is not what is written",
             host=host,
             unit=name,
-            next_step="run systemctl daemon-reload when the change is meant",
+            next_step="run systemctl daemon-reload when the change is meant; if systemd says so even then, a drop-in of"
+            " it is a dangling link or a directory",
         )
 
 

@@ -4,8 +4,19 @@ from dataclasses import dataclass
 
 __all__ = ["UnitName", "resolve_name_specifiers"]
 
-# Keys whose values systemd splits into words with quotes and backslash escapes; others take the text as it is.
-_WORD_KEYS = frozenset({"Environment", "PassEnvironment", "UnsetEnvironment", "SetCredential", "LoadCredential"})
+# Keys, besides Exec*, in whose values systemd undoes C's escapes.
+_ESCAPED = frozenset((
+    "Environment", "PassEnvironment", "UnsetEnvironment", "LogExtraFields", "StandardInputText", "RuntimeDirectory",
+    "StateDirectory", "CacheDirectory", "LogsDirectory", "ConfigurationDirectory",
+))  # fmt: skip
+# Keys in whose values a backslash means the character after it. All others take the text as it is.
+_QUOTED = frozenset((
+    "ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths", "ExecPaths", "NoExecPaths", "BindPaths",
+    "BindReadOnlyPaths", "TemporaryFileSystem", "RequiresMountsFor", "WantsMountsFor", "ExecSearchPath", "DeviceAllow",
+    "MountImages", "ExtensionImages", "ExtensionDirectories",
+))  # fmt: skip
+# Keys in whose values a specifier is plain text.
+_WITHOUT_SPECIFIERS = frozenset({"SetCredential", "SetCredentialEncrypted", "StandardInputData"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +76,9 @@ def _unescape(name: str) -> str:
 
 def resolve_name_specifiers(key: str, value: str, unit: UnitName) -> str:
     """Replace the specifiers of a directive's value that would mean something else in a unit of another name."""
-    if "%" not in value:
+    if "%" not in value or key in _WITHOUT_SPECIFIERS:
         return value
     known = unit.values()
-    in_words = key.startswith("Exec") or key in _WORD_KEYS
     out: list[str] = []
     at = 0
     while at < len(value):
@@ -77,7 +87,7 @@ def resolve_name_specifiers(key: str, value: str, unit: UnitName) -> str:
             out.append("%%")
             at += 2
         elif char == "%" and after in known and after:
-            out.append(_literal(known[after], in_words))
+            out.append(_literal(known[after], key))
             at += 2
         else:
             out.append(char)
@@ -85,12 +95,21 @@ def resolve_name_specifiers(key: str, value: str, unit: UnitName) -> str:
     return "".join(out)
 
 
-def _literal(text: str, in_words: bool) -> str:
+def _literal(text: str, key: str) -> str:
     text = text.replace("%", "%%")
-    if not in_words:
-        return text
-    plain = "-_./:@%,+="
-    return "".join(
-        char if char.isalnum() or char in plain else "".join(f"\\x{byte:02x}" for byte in char.encode())
-        for char in text
-    )
+    if key in _QUOTED:
+        # systemd takes what it has split off here apart a second time.
+        return _quoted(_quoted(text)) if key == "TemporaryFileSystem" else _quoted(text)
+    if key in _ESCAPED or key.startswith("Exec"):
+        return "".join(
+            char if _is_plain(char) else "".join(f"\\x{byte:02x}" for byte in char.encode()) for char in text
+        )
+    return text
+
+
+def _quoted(text: str) -> str:
+    return "".join(char if _is_plain(char) else f"\\{char}" for char in text)
+
+
+def _is_plain(char: str) -> bool:
+    return char.isalnum() or char in "-_./:@%,+="

@@ -80,6 +80,10 @@ def _parsed(unit: str, path: str, content: bytes, version: int, optional: bool) 
         raise UnitError(f"environment file {path}: {error}; systemd would not start the unit", unit=unit) from error
 
 
+async def _is_directory(scope: Scope, path: str) -> bool:
+    return (await scope.host.run(["test", "-d", path], check=False)).status == 0
+
+
 async def _read_files(scope: Scope, unit: str, pattern: str, optional: bool) -> dict[str, bytes]:
     paths = [pattern]
     if _GLOB_CHARS & set(pattern):
@@ -90,7 +94,7 @@ async def _read_files(scope: Scope, unit: str, pattern: str, optional: bool) -> 
         try:
             found[path] = await scope.read(path)
         except FileProblem as error:
-            if error.reason == "missing" and optional:
+            if optional and (error.reason == "missing" or await _is_directory(scope, path)):
                 continue
             if error.reason == "missing":
                 break
