@@ -6,6 +6,7 @@ from specd.checks import Check
 __all__ = ["unit_checks"]
 
 _LONG_S = 600.0
+_NOTIFY = frozenset({"notify", "notify-reload"})
 
 
 def unit_checks(plan: Plan) -> list[Check]:
@@ -18,14 +19,11 @@ def _start(plan: Plan) -> Check:
     extra = plan.facts.extra
     kind, limit_s = extra.get("Type", "simple"), _seconds(extra.get("TimeoutStartUSec", ""))
     expected_s = plan.expected_s.get("rollback", _LONG_S)
-    if kind in {"notify", "notify-reload"} and limit_s is not None and limit_s < expected_s:
+    if kind in _NOTIFY and limit_s is not None and limit_s < expected_s:
         words = f"Type={kind} with TimeoutStartSec={limit_s:.0f}: systemd ends a start that takes longer"
         return Check.warning(name, words, "an engine that never notifies needs Type=exec; else raise TimeoutStartSec")
-    if (lifetime := _seconds(extra.get("RuntimeMaxUSec", ""))) is not None:
-        return Check.warning(
-            name, f"RuntimeMaxSec={lifetime:.0f} ends baseline and candidate alike", "take it out for the trial"
-        )
-    if (watchdog := _seconds(extra.get("WatchdogUSec", ""))) is not None:
+    watchdog = _seconds(extra.get("WatchdogUSec", ""))
+    if kind in _NOTIFY and watchdog is not None:
         return Check.warning(
             name, f"WatchdogSec={watchdog:.0f}: a load that is silent for so long is ended", "take it out"
         )

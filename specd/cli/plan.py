@@ -14,6 +14,7 @@ from specd.cli.text import clean, duration
 __all__ = ["plan"]
 
 _REFUSED = 4
+_ORDER = ("failed", "warning", "unchecked", "passed")
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -55,6 +56,8 @@ def plan_lines(found: Mapping[str, Any], terminal: Terminal) -> list[str]:
         part = _diff_lines(found.get(key), terminal)
         lines += ["", terminal.style(title, "bold"), *part] if part else []
     checks = [check for check in found.get("checks") or [] if isinstance(check, dict)]
+    # What stands in the way comes first; within a kind the order is the one in which a trial would meet them.
+    checks.sort(key=lambda check: _ORDER.index(check["status"]) if check.get("status") in _ORDER else 0)
     lines += ["", terminal.style("Checks", "bold"), *check_lines(checks, terminal), ""]
     failed = sum(check.get("status") == "failed" for check in checks)
     if found.get("ok"):
