@@ -11,9 +11,10 @@ from specd.engines.openai_probe import Health, ServerProbe
 from specd.errors import SpecdError
 from specd.fleet import Fleet
 from specd.hosts.gpu import gpu_memory
+from specd.hosts.ssh_config import unsupported_directives
 from specd.phases.context import find_server, server_address
 from specd.phases.lease import lease_check
-from specd.settings import Config, ServiceSettings
+from specd.settings import Config, HostSettings, ServiceSettings
 
 __all__ = ["check", "check_fleet"]
 
@@ -51,9 +52,21 @@ async def _host(fleet: Fleet, name: str) -> tuple[str, list[Check]]:
         else:
             used = ", ".join(f"{gpu.used_mib} of {gpu.total_mib} MiB" for gpu in gpus)
             checks.append(Check.passed("host.gpu", f"{len(gpus)} GPUs: {used}"))
+        checks += await _ssh_config(fleet.host_settings(name))
     except SpecdError as error:
         checks.append(Check.failed("host.reachable", error.what, error.next_step))
     return name, checks
+
+
+async def _ssh_config(settings: HostSettings) -> list[Check]:
+    """Tell what the user's ssh configuration asks for and specd does not do."""
+    if not settings.ssh:
+        return []
+    name = "host.ssh-config"
+    found = await asyncio.to_thread(unsupported_directives, settings)
+    if found:
+        return [Check.warning(name, "; ".join(found), "specd connects without it; see whether it is needed")]
+    return [Check.passed(name, "nothing in it is left out")]
 
 
 async def _service(fleet: Fleet, service: ServiceSettings) -> tuple[str, list[Check]]:

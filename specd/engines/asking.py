@@ -41,7 +41,10 @@ _OFFLINE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What to ask about: a whole command line, where its program stands in it, and the service's surroundings."""
+    """What to ask about: a whole command line, where its program stands in it, and the service's surroundings.
+
+    `before` are the server's own words as they are now, () where nothing is to be compared.
+    """
 
     argv: tuple[str, ...]
     found: Found
@@ -49,6 +52,7 @@ class Question:
     user: str
     cwd: str
     timeout_s: float
+    before: tuple[str, ...] = ()
 
     @property
     def container(self) -> ContainerRun | None:

@@ -175,10 +175,19 @@ class Engine(Protocol):
         ...
 
     async def examine(
-        self, host: Host, argv: Sequence[str], *, env: Mapping[str, str], user: str, cwd: str, timeout_s: float
+        self,
+        host: Host,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        user: str,
+        cwd: str,
+        timeout_s: float,
+        before: Sequence[str] = (),
     ) -> list[Check]:
         """Ask the engine installed on the host whether it would accept exactly this argv, and look for its files.
 
+        `before` is the command line as it is now: what else the change would change is told, where it can be asked.
         Loads nothing, touches no GPU memory, time-boxed; what can't be asked is unchecked.
         """
         ...

@@ -43,7 +43,15 @@ class Rehearsal(Vllm):
     programs = Programs("the rehearsal engine", _executable, _module)
 
     async def examine(
-        self, host: Host, argv: Sequence[str], *, env: Mapping[str, str], user: str, cwd: str, timeout_s: float
+        self,
+        host: Host,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        user: str,
+        cwd: str,
+        timeout_s: float,
+        before: Sequence[str] = (),
     ) -> list[Check]:
         """See Engine.examine."""
         question = Question(argv=tuple(argv), found=self._found(argv), env=env, user=user, cwd=cwd, timeout_s=timeout_s)
@@ -58,7 +66,7 @@ def _as_it_matters_here(check: Check) -> Check:
     return check
 
 
-async def _ask_rehearsal(host: Host, question: Question) -> Check:
+async def _ask_rehearsal(host: Host, question: Question) -> list[Check]:
     """Run the program's own `check`, which is the code of a real start without the start."""
     found = question.found
     program = list(question.argv[found.program_at : found.server_at])
@@ -74,11 +82,10 @@ async def _ask_rehearsal(host: Host, question: Question) -> Check:
     try:
         answer = await ask(host, question, words, {})
     except (CantAsk, PrivilegeRefused) as why:
-        return Check.unchecked(ACCEPTS, masking.mask(str(why), secrets))
+        return [Check.unchecked(ACCEPTS, masking.mask(str(why), secrets))]
     told = last_json_line(answer)
     if told is None:
-        return Check.unchecked(
-            ACCEPTS, masking.mask(f"no answer, status {answer.status}: {answer.error_text[-200:]}", secrets)
-        )
+        silent = f"no answer, status {answer.status}: {answer.error_text[-200:]}"
+        return [Check.unchecked(ACCEPTS, masking.mask(silent, secrets))]
     check = check_of(told, used_flags(question), "rehearsal engine")
-    return Check(check.name, check.status, masking.mask(check.evidence, secrets), check.fix)
+    return [Check(check.name, check.status, masking.mask(check.evidence, secrets), check.fix)]

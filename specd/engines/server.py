@@ -50,7 +50,7 @@ class Server:
             )
         return with_environment(argv, env), {}
 
-    async def examine(self, host: Host, *, user: str, timeout_s: float) -> list[Check]:
+    async def examine(self, host: Host, *, user: str, timeout_s: float, before: "Server | None" = None) -> list[Check]:
         """See Engine.examine; asked in the surroundings that the command line makes."""
         return await self.engine.examine(
             host,
@@ -59,6 +59,7 @@ class Server:
             user=user,
             cwd=self.line.directory or self.directory,
             timeout_s=timeout_s,
+            before=before.line.words if before is not None else (),
         )
 
 

@@ -93,7 +93,15 @@ class TableEngine:
         return masking.secrets_in(argv, env)
 
     async def examine(
-        self, host: Host, argv: Sequence[str], *, env: Mapping[str, str], user: str, cwd: str, timeout_s: float
+        self,
+        host: Host,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        user: str,
+        cwd: str,
+        timeout_s: float,
+        before: Sequence[str] = (),
     ) -> list[Check]:
         """See Engine.examine."""
         found = self._found(argv)

@@ -68,7 +68,12 @@ async def candidate_checks(ctx: Context, baseline: Baseline, candidate: Candidat
         expected_s=ctx.history_s(),
     )
     engine_checks, port, around = await asyncio.gather(
-        server.examine(ctx.host, user=facts.user, timeout_s=max(30.0, ctx.deadline.remaining_s * 0.7)),
+        server.examine(
+            ctx.host,
+            user=facts.user,
+            timeout_s=max(30.0, ctx.deadline.remaining_s * 0.7),
+            before=baseline.server,
+        ),
         _port_check(ctx, server.command.port),
         surroundings(plan),
     )

@@ -16,9 +16,9 @@ from tests.testhost import TestHost
 pytestmark = pytest.mark.host
 
 REFUSED = {
-    "shell": ("ExecStart=/bin/bash -c 'exec {serve}'", ["`bash -c`", "shell command of the unit"]),
-    "script": ("ExecStart=/opt/rehearsal/start.sh", ["/opt/rehearsal/start.sh"]),
-    "docker": ("ExecStart=/usr/local/bin/docker run --rm vllm/vllm-openai --model m", ["`docker run`", "image"]),
+    "shell": ("ExecStart=/bin/bash -c 'for g in 0; do {serve}; done'", ["`bash -c`", "inside a for"]),
+    "script": ("ExecStart=/opt/rehearsal/start.sh", ["/opt/rehearsal/start.sh", "no LLM server is started"]),
+    "docker": ("ExecStart=/usr/local/bin/docker run --rm vllm/vllm-openai --model m", ["port 8000", "not published"]),
     "oneshot": ("Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true serve", ["Type=oneshot"]),
     "forking": ("Type=forking\nExecStart=/bin/sh -c 'sleep 1000 &'", ["Type=forking"]),
     "two commands": ("ExecStart={serve}\nExecStart={serve}", ["more than one ExecStart="]),

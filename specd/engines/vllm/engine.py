@@ -59,10 +59,26 @@ class Vllm:
         return masking.secrets_in(argv, env)
 
     async def examine(
-        self, host: Host, argv: Sequence[str], *, env: Mapping[str, str], user: str, cwd: str, timeout_s: float
+        self,
+        host: Host,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        user: str,
+        cwd: str,
+        timeout_s: float,
+        before: Sequence[str] = (),
     ) -> list[Check]:
         """See Engine.examine."""
-        question = Question(argv=tuple(argv), found=self._found(argv), env=env, user=user, cwd=cwd, timeout_s=timeout_s)
+        question = Question(
+            argv=tuple(argv),
+            found=self._found(argv),
+            env=env,
+            user=user,
+            cwd=cwd,
+            timeout_s=timeout_s,
+            before=tuple(before[self._found(before).server_at :]) if before else (),
+        )
         return await examine(host, self.name, question, ask_vllm)
 
     def reader(self) -> LogReader:

@@ -17,7 +17,7 @@ from specd.hosts.host import Host
 
 __all__ = ["examine", "json_check"]
 
-Ask = Callable[[Host, Question], Coroutine[Any, Any, Check]]
+Ask = Callable[[Host, Question], Coroutine[Any, Any, list[Check]]]
 
 
 _ACCEPTED = frozenset({CheckStatus.PASSED, CheckStatus.WARNING})
@@ -32,20 +32,15 @@ async def examine(host: Host, engine: str, question: Question, ask_engine: Ask) 
     draft = asked.get("model")
     if isinstance(draft, str) and draft not in {"ngram", "[ngram]"}:
         looks.append(_model(host, "engine.draft", draft, question, needs_weights=True))
-    opinion, *files = await _side_by_side([ask_engine(host, question), *looks])
+    (opinion, *besides), files = await _side_by_side(ask_engine(host, question), looks)
     checks = [json_check(words), *files]
     if asked:
         checks.append(_keys_check(asked, opinion.status))
     checks.append(_flags_check(words, opinion.status))
-    if "config" in command.flags:
-        checks.append(
-            Check.warning(
-                "engine.config-file",
-                f"flags in {command.flags['config']} are not read here; the command line wins over them",
-                "the engine's own opinion takes the file into account",
-            )
-        )
-    return [*checks, opinion]
+    if any(word.startswith("--config=") for word in words):
+        fix = "write --config FILE, in two words"
+        checks.append(Check.warning("engine.config-file", "vLLM reads no file that is given as --config=FILE", fix))
+    return [*checks, opinion, *besides]
 
 
 async def _model(host: Host, name: str, model: str, question: Question, needs_weights: bool) -> Check:
@@ -57,15 +52,17 @@ async def _model(host: Host, name: str, model: str, question: Question, needs_we
     return await check_model(host, name, path, "", needs_weights=needs_weights)
 
 
-async def _side_by_side(looks: Sequence[Coroutine[Any, Any, Check]]) -> list[Check]:
-    """Run checks at the same time; when one raises, the others end before it is told."""
-    tasks = [asyncio.create_task(look) for look in looks]
+async def _side_by_side(
+    asked: Coroutine[Any, Any, list[Check]], looks: Sequence[Coroutine[Any, Any, Check]]
+) -> tuple[list[Check], list[Check]]:
+    """Ask and look at the same time; when one raises, the others end before it is told."""
+    opinion, tasks = asyncio.create_task(asked), [asyncio.create_task(look) for look in looks]
     try:
-        return await asyncio.gather(*tasks)
+        return await opinion, await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
+        for task in (opinion, *tasks):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(opinion, *tasks, return_exceptions=True)
 
 
 def json_check(words: Sequence[str]) -> Check:

@@ -20,6 +20,7 @@ from specd.hosts.host import Host
 __all__ = ["ACCEPTS", "ask_vllm", "check_of", "used_flags"]
 
 ACCEPTS = "engine.accepts"
+_BESIDES = 8
 
 _PROBE = (resources.files(__package__) / "accept.py.txt").read_text(encoding="utf-8")
 # Why a refusal may be the question's fault and not the command line's.
@@ -36,25 +37,43 @@ _LITERAL = re.compile(r"Input should be (?P<allowed>[^\[\n]*)\[type=literal_erro
 _BAD_LITERAL = re.compile(r"invalid literal for (?:int|float)\(\)[^:]*: (?P<value>'[^']*')")
 
 
-async def ask_vllm(host: Host, question: Question) -> Check:
-    """Ask the vLLM installed on the host whether it would accept exactly this command line."""
+async def ask_vllm(host: Host, question: Question) -> list[Check]:
+    """Ask the vLLM installed on the host whether it would accept exactly this command line, and what else changes."""
     is_module = "-m" in question.argv[question.found.program_at : question.found.server_at]
-    about: dict[str, Any] = {"argv": list(question.server_words), "is_module": is_module}
+    about: dict[str, Any] = {
+        "argv": list(question.server_words),
+        "is_module": is_module,
+        "before": list(question.before),
+    }
     probe: list[str | None] = [None, "-c", _PROBE]
     secrets = masking.secrets_in(question.argv, question.env)
     try:
         answer = await ask(host, question, probe, about)
     except (CantAsk, PrivilegeRefused) as why:
-        return Check.unchecked(ACCEPTS, masking.mask(str(why), secrets))
+        return [Check.unchecked(ACCEPTS, masking.mask(str(why), secrets))]
     told = last_json_line(answer)
     if told is None:
         ending = answer.error_text.strip().splitlines()[-1:] or [""]
-        return Check.unchecked(
-            ACCEPTS, masking.mask(printable(f"no answer, status {answer.status}: {ending[0]}"), secrets)
-        )
+        what = printable(f"no answer, status {answer.status}: {ending[0]}")
+        return [Check.unchecked(ACCEPTS, masking.mask(what, secrets))]
     check = check_of(told, used_flags(question))
     fix = check.fix or _variable_named(str(told.get("error", "")), question.env)
-    return Check(check.name, check.status, masking.mask(check.evidence, secrets), fix)
+    opinion = Check(check.name, check.status, masking.mask(check.evidence, secrets), fix)
+    return [opinion, *besides(told)]
+
+
+def besides(told: Mapping[str, Any]) -> list[Check]:
+    """Tell which settings, that nobody named, the change would change as well; [] where nothing was compared."""
+    found = told.get("besides")
+    if not isinstance(found, list):
+        return []
+    name = "engine.besides"
+    if not found:
+        return [Check.passed(name, "no setting changes but those that were meant")]
+    words = ", ".join(f"{setting} {before} becomes {after}" for setting, before, after in found[:_BESIDES])
+    more = f" and {len(found) - _BESIDES} more" if len(found) > _BESIDES else ""
+    fix = "part of what is measured comes from these; set them alike on both sides to see the change alone"
+    return [Check.warning(name, printable(f"the engine also changes {words}{more}"), fix)]
 
 
 def used_flags(question: Question) -> set[str]:
