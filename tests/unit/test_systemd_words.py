@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from specd.errors import UnitError
 from specd.services.systemd.envfile import encode_environment, parse_environment
 from specd.services.systemd.specifier import UnitName, resolve_name_specifiers
-from specd.services.systemd.words import encode_command, encode_word, expand_variables, split_value
+from specd.services.systemd.words import encode_command, encode_word, expand_variables, is_utf8, split_value
 
 ENVIRONMENT = {"FOO": "a b  c", "EMPTY": "", "Q": 'x \'y z\' "u\\" v" w\\ w'}
 
@@ -140,7 +140,7 @@ def test_an_environment_file_that_systemd_refuses_is_no_environment_file() -> No
 @given(
     st.dictionaries(
         st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True),
-        st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+        st.text(st.characters(codec="utf-8", exclude_characters="\0")).filter(is_utf8),
     )
 )
 def test_written_environment_files_read_back(values: dict[str, str]) -> None:
