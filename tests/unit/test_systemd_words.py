@@ -157,3 +157,18 @@ def test_specifiers_of_the_name_are_put_in_by_value() -> None:
     )
     assert resolve_name_specifiers("ExecStartPre", "/bin/x %i", unit) == "/bin/x a\\x5cx20b-c"
     assert resolve_name_specifiers("WorkingDirectory", "%f", unit) == "/a b/c"
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("WorkingDirectory", r"/srv/a\x20b /srv/a b"),
+        ("ExecStartPre", r"/srv/a\x5cx20b /srv/a\x20b"),
+        ("ReadWritePaths", r"/srv/a\\x20b /srv/a\ b"),
+        ("TemporaryFileSystem", r"/srv/a\\\\x20b /srv/a\\\ b"),
+        ("SetCredential", "/srv/%i /srv/%I"),
+    ],
+)
+def test_a_name_is_put_in_as_each_setting_takes_it(key: str, given: str) -> None:
+    unit = UnitName(r"vllm@a\x20b.service")
+    assert resolve_name_specifiers(key, "/srv/%i /srv/%I", unit) == given
