@@ -17,12 +17,12 @@ from specd.services.systemd.scope import Scope
 from specd.services.systemd.variables import read_environment
 from tests.host.systemd_rig import closed_hosts, connect, manager_on  # noqa: F401
 from tests.host.unit_cases import (
-    CASES,
     ODD_CASES,
     STANDING,
     STANDS,
     drawn,
     ended,
+    ordinary_cases,
     put_all,
     put_recorder,
     recorded,
@@ -50,7 +50,7 @@ async def test_written_words_and_variables_arrive_as_meant(testhost: TestHost) -
     testhost.write_unit("diff-base.service", "[Service]\nType=exec\nExecStart=/bin/sh\n")
     manager = manager_on(testhost)
     base = await manager.facts("diff-base.service")
-    cases = drawn(CASES, 2020, SEED) + drawn(ODD_CASES, 120, SEED) + HUGE
+    cases = ordinary_cases(2020, SEED) + drawn(ODD_CASES, 120, SEED) + HUGE
     candidates: list[Candidate] = []
     refused: Counter[str] = Counter()
     for number, (words, env) in enumerate(cases):

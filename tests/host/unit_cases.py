@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,6 @@ WORDS = st.one_of(_PIECES, _PIECES, st.text(max_size=20), _JSON).map(lambda text
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,12}", fullmatch=True).filter(lambda name: name not in _OWN)
 # Set by systemd or by the shell that stands.
 _OWN = {"PATH", "LANG", "PWD", "OLDPWD", "SHLVL", "_"}
-CASES = st.tuples(st.lists(WORDS, min_size=1, max_size=8), st.dictionaries(NAMES, WORDS, max_size=4))
 # What only a refusal can answer, and what is long.
 ODD_WORDS = st.one_of(
     st.just("\0"),
@@ -55,6 +55,19 @@ def drawn(strategy: st.SearchStrategy[T], count: int, number: int) -> list[T]:
 
     collect()
     return found
+
+
+def ordinary_cases(count: int, number: int) -> list[tuple[list[str], dict[str, str]]]:
+    """Return command lines and environments put together from words and names that hypothesis thinks of."""
+    rng = random.Random(number)
+    words, names = drawn(WORDS, 1500, number), sorted(set(drawn(NAMES, 200, number)))
+    return [
+        (
+            rng.choices(words, k=rng.randrange(1, 9)),
+            {name: rng.choice(words) for name in rng.sample(names, rng.randrange(5))},
+        )
+        for _ in range(count)
+    ]
 
 
 class Given(NamedTuple):

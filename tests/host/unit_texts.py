@@ -58,6 +58,188 @@ _BROKEN = [
     "\r\n",
     "\\ \n",
 ]
+# One directive of every kind that systemd 252 knows for a service.
+EVERYTHING = """\
+[Unit]
+Description=production of %n
+Documentation=man:x(1)
+After=network.target big-lm.service
+Before=big-nginx.service
+Wants=network-online.target
+Requires=big-lm.service
+PartOf=big-stack.target
+Conflicts=big-other.service
+OnFailure=big-alarm@%n.service
+OnSuccess=big-ok.service
+PropagatesReloadTo=big-nginx.service
+ReloadPropagatedFrom=big-stack.target
+StopPropagatedFrom=big-lm.service
+JoinsNamespaceOf=big-lm.service
+RequiresMountsFor=/data /srv/%N
+ConditionPathExists=/etc
+ConditionHost=|!nothing
+AssertPathIsDirectory=/usr
+AssertPathExists=!/no%p
+IgnoreOnIsolate=yes
+StopWhenUnneeded=no
+AllowIsolate=no
+DefaultDependencies=yes
+CollectMode=inactive-or-failed
+StartLimitIntervalSec=10
+StartLimitBurst=9
+JobTimeoutSec=1h
+[Service]
+Type=exec
+ExitType=main
+Environment=A=1 "B=x %n y" C=%p
+EnvironmentFile=-/etc/big.env
+PassEnvironment=LANG
+UnsetEnvironment=GONE "X=1"
+ExecCondition=/bin/true %n
+ExecStartPre=-+/bin/echo "pre %i %n" $A
+ExecStartPre=/bin/true
+ExecStart=/bin/sh -c 'kill -STOP $$$$' standing %n
+ExecStartPost=+/bin/sh -c 'echo $MAINPID >/run/big.pid'
+ExecReload=/bin/kill -HUP $MAINPID
+ExecStop=-/bin/echo stop %N
+ExecStopPost=-/bin/echo stopped
+Restart=always
+RestartSec=3
+TimeoutStartSec=20
+TimeoutStopSec=30
+TimeoutAbortSec=40
+WatchdogSec=200
+WatchdogSignal=SIGQUIT
+RuntimeMaxSec=8d
+NotifyAccess=all
+KillMode=process
+KillSignal=SIGINT
+RestartKillSignal=SIGTERM
+FinalKillSignal=SIGQUIT
+SendSIGHUP=yes
+SuccessExitStatus=143 SIGUSR1 75
+RestartPreventExitStatus=7
+OOMPolicy=continue
+OOMScoreAdjust=-500
+FileDescriptorStoreMax=4
+RemainAfterExit=yes
+PIDFile=/run/big.pid
+Nice=-5
+CPUSchedulingPolicy=batch
+IOSchedulingClass=best-effort
+IOSchedulingPriority=2
+CPUAffinity=0
+NUMAPolicy=default
+TimerSlackNSec=1ms
+CoredumpFilter=all
+User=operator
+Group=operator
+SupplementaryGroups=adm
+WorkingDirectory=-/home/operator
+UMask=0027
+RuntimeDirectory=big %p-more
+RuntimeDirectoryMode=0750
+RuntimeDirectoryPreserve=restart
+StateDirectory=big
+CacheDirectory=big
+LogsDirectory=big
+ConfigurationDirectory=big
+LimitNOFILE=100000
+LimitMEMLOCK=infinity
+LimitNPROC=4000:5000
+LimitCORE=0
+LimitSTACK=64M
+Slice=big-llm.slice
+Delegate=yes
+CPUAccounting=yes
+CPUWeight=200
+CPUQuota=80%
+MemoryAccounting=yes
+MemoryHigh=1G
+MemoryMax=2G
+MemorySwapMax=0
+TasksMax=500
+IOWeight=300
+DeviceAllow=/dev/null rw
+DevicePolicy=auto
+IPAddressDeny=10.9.9.9
+AllowedCPUs=0
+Personality=x86-64
+PrivateTmp=yes
+PrivateDevices=no
+ProtectSystem=full
+ProtectHome=no
+ProtectKernelTunables=yes
+ReadWritePaths=-/data
+ReadOnlyPaths=-/srv
+InaccessiblePaths=-/boot
+BindPaths=/opt
+BindReadOnlyPaths=/srv
+TemporaryFileSystem=/mnt
+NoNewPrivileges=yes
+CapabilityBoundingSet=CAP_SYS_NICE CAP_IPC_LOCK CAP_KILL CAP_NET_BIND_SERVICE
+AmbientCapabilities=CAP_IPC_LOCK
+SystemCallFilter=~@clock
+SystemCallErrorNumber=EPERM
+SystemCallArchitectures=native
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
+RestrictNamespaces=no
+LockPersonality=yes
+RestrictRealtime=no
+KeyringMode=private
+SecureBits=keep-caps
+LoadCredential=key:/etc/hostname
+SetCredential=other:a%%b
+StandardInput=data
+StandardInputText=hello %n
+StandardOutput=append:/tmp/big.log
+StandardError=inherit
+SyslogIdentifier=bigd
+SyslogFacility=local3
+SyslogLevel=notice
+LogLevelMax=info
+LogExtraFields=UNIT=%n "TEAM=a b"
+LogRateLimitIntervalSec=5
+LogRateLimitBurst=10
+TTYPath=/dev/null
+IgnoreSIGPIPE=no
+NonBlocking=yes
+ManagedOOMSwap=auto
+ManagedOOMPreference=avoid
+RestrictSUIDSGID=no
+ProtectProc=invisible
+ProcSubset=all
+[Install]
+WantedBy=multi-user.target
+Alias=big-alias.service
+"""
+# Where systemd splits, quotes and escapes a value it does so in one of several ways.
+NAMED_BY_INSTANCE = """\
+[Unit]
+RequiresMountsFor=/srv/%i /srv/%I
+ConditionPathExists=!/srv/%i
+JoinsNamespaceOf=o%i.service
+[Service]
+Type=exec
+Environment=I=%I "J=a %I b" K='%i'
+ReadWritePaths=-/srv/%i "-/srv/%I"
+ReadOnlyPaths=-/srv/%i -/srv/%I
+InaccessiblePaths=-/srv/%i
+BindPaths=-/srv/%i:/mnt -/srv/%I
+TemporaryFileSystem=/mnt/%i:mode=0700
+RuntimeDirectory=o%i
+StateDirectory=o%i
+ExecSearchPath=/srv/%i /bin
+LogExtraFields=A=%I "B=%i"
+SyslogIdentifier=%i
+LoadCredential=a:/etc/hostname
+SetCredential=b:%i%%
+StandardInput=data
+StandardInputText=%i %I
+WorkingDirectory=-/srv/%I
+ExecStartPre=/bin/true %i "%I"
+ExecStart=/bin/sh -c 'kill -STOP $$$$' standing %i %I "%I/x" '%i' ${I} $J
+"""
 
 
 def command(rng: random.Random, name: str, *, is_broken: bool = False) -> str:

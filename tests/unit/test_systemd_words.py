@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from specd.errors import UnitError
 from specd.services.systemd.envfile import encode_environment, parse_environment
 from specd.services.systemd.specifier import UnitName, resolve_name_specifiers
-from specd.services.systemd.words import encode_command, encode_word, expand_variables, split_value
+from specd.services.systemd.words import encode_command, encode_word, expand_variables, is_utf8, split_value
 
 ENVIRONMENT = {"FOO": "a b  c", "EMPTY": "", "Q": 'x \'y z\' "u\\" v" w\\ w'}
 
@@ -140,7 +140,7 @@ def test_an_environment_file_that_systemd_refuses_is_no_environment_file() -> No
 @given(
     st.dictionaries(
         st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True),
-        st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+        st.text(st.characters(codec="utf-8", exclude_characters="\0")).filter(is_utf8),
     )
 )
 def test_written_environment_files_read_back(values: dict[str, str]) -> None:
@@ -157,3 +157,18 @@ def test_specifiers_of_the_name_are_put_in_by_value() -> None:
     )
     assert resolve_name_specifiers("ExecStartPre", "/bin/x %i", unit) == "/bin/x a\\x5cx20b-c"
     assert resolve_name_specifiers("WorkingDirectory", "%f", unit) == "/a b/c"
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("WorkingDirectory", r"/srv/a\x20b /srv/a b"),
+        ("ExecStartPre", r"/srv/a\x5cx20b /srv/a\x20b"),
+        ("ReadWritePaths", r"/srv/a\\x20b /srv/a\ b"),
+        ("TemporaryFileSystem", r"/srv/a\\\\x20b /srv/a\\\ b"),
+        ("SetCredential", "/srv/%i /srv/%I"),
+    ],
+)
+def test_a_name_is_put_in_as_each_setting_takes_it(key: str, given: str) -> None:
+    unit = UnitName(r"vllm@a\x20b.service")
+    assert resolve_name_specifiers(key, "/srv/%i /srv/%I", unit) == given
