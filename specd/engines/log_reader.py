@@ -1,5 +1,6 @@
 """Reads one invocation's log by an engine's rules: stages, facts, and the root cause if it ends badly."""
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ _MEMORY_STAGES = {
     ),
     Stage.SERVER: ("while it served", "lower --gpu-memory-utilization or --max-num-seqs"),
 }
+_WEIGHTS_FRAME = re.compile(r", in (?:load_weights|weight_loader|\w*_weight_loader)\b")
 _STAGE_PLACE = {stage: place for place, stage in enumerate(Stage.ORDER)}
 
 
@@ -116,7 +118,7 @@ class RuleReader:
             known = classify(self._rules.failures, printable(text), _shown(trouble))
             if known is not None:
                 return known
-        return None
+        return _weights_refused(trouble, is_draft=bool(self._facts.get("drafter")))
 
     def _observe(self, line: Line) -> Observation | None:
         text = line.text
@@ -158,6 +160,22 @@ class RuleReader:
         counts = [part.split("=")[1].split(" ")[0] for part in modes.split(", ") if "=" in part]
         self._bars.announced = float(sum(int(count) for count in counts if count.isdigit()))
         self._facts["graphs_total"] = int(self._bars.announced)
+
+
+def _weights_refused(trouble: Trouble, *, is_draft: bool) -> Failure | None:
+    """Return the failure for any error on the way from a checkpoint's tensors into the model's."""
+    if not any(_WEIGHTS_FRAME.search(line) for line in trouble.lines):
+        return None
+    which = "draft" if is_draft else "model"
+    return Failure(
+        kind="bad-value",
+        sentence=f"the {which}'s weights are not what this version makes of its architecture: "
+        + printable(trouble.summary)[:200],
+        lines=_shown(trouble),
+        hint="is it a draft for this model, and of a kind that this version can run?"
+        if is_draft
+        else "can this version run this model, quantized as it is?",
+    )
 
 
 def _at_stage(failure: Failure, stage: str) -> Failure:

@@ -24,10 +24,13 @@ API, ENGINE, WORKER = 1, 2, 3
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BREAK = re.compile(r"[\r\n]+")
+# `docker compose` puts the container's name in front, Ray a worker's address behind its pid, torch its rank.
 _VLLM = re.compile(
-    r"(?:\((?P<process>[A-Za-z][\w.-]*)(?: rank=\d+)? pid=(?P<pid>\d+)\) ?)?"
+    r"(?:[\w.-]+ +\| )?"
+    r"(?:\((?P<process>[A-Za-z][\w.-]*)(?: rank=\d+)? pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?)?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? "
     r"\[?(?P<source>[\w./-]+:\d+)\] ?)?"
+    r"(?:\[rank\d+\]: ?)?"
 )
 _SGLANG = re.compile(
     r"\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*(?: (?P<process>[A-Z]+\d+(?: [A-Z]+\d+)*))?\] ?"
@@ -86,7 +89,7 @@ def parse_vllm_line(text: str) -> Line:
     if found is None or not found.end():
         return Line("", 0, "", text)
     name = found["process"] or ""
-    process = f"{name} pid={found['pid']}" if name else ""
+    process = f"{name} pid={found['pid']} {found['ip'] or ''}".rstrip() if name else ""
     return Line(process, _vllm_depth(name), found["level"] or "", text[found.end() :], found["source"] or "")
 
 

@@ -139,6 +139,12 @@ _RULES = LogRules(
             "the KV cache does not fit",
             "change --mem-fraction-static",
         ),
+        FailureRule(
+            re.compile(r"alloc_\w+ runs out of memory|(?:Prefill|Decode) out of memory"),
+            "kv-cache",
+            "the KV cache ran out while it served: {line}",
+            "lower --max-running-requests",
+        ),
         *COMMON_FAILURES,
     ),
     repeats_prefix=False,

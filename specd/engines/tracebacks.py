@@ -15,8 +15,10 @@ _CHAIN = (
     "The above exception was the direct cause",
 )
 _EXCEPTION = re.compile(
-    r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)?(?::|$)"
+    r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)?(?:\(\w+\))?(?::|$)"
 )
+# Ray tells a worker's whole traceback as the message of its own exception.
+_TELLS_TRACEBACK = re.compile(r"(?:[\w.]*\.)?RayTaskError\b")
 _ASKED_TO_END = re.compile(r"(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|CancelledError)\b")
 _PROCESS_HEADER = re.compile(r"Process (?P<name>[\w.-]+):$")
 _NEW_THING = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR):\s|usage: |\[[WE]\d|nanobind: ")
@@ -176,7 +178,7 @@ class Tracebacks:
                 if not block.is_entry and self._rules.entry_frame.search(text):
                     block.is_entry = True
             elif _EXCEPTION.match(text):
-                block.in_frames = False
+                block.in_frames = _TELLS_TRACEBACK.match(text) is not None
                 block.exceptions.append([text])
                 if text.startswith("KeyboardInterrupt") and not self._is_terminal:
                     self.is_stopping = True
@@ -209,7 +211,7 @@ class Tracebacks:
         self._keep(trouble)
 
     def _trouble_of(self, block: _Block) -> Trouble | None:
-        if self._rules.harmless.match(block.header):
+        if self._is_harmless(block):
             return None
         if block.exceptions and _ASKED_TO_END.match(block.exceptions[-1][0]):
             return None
@@ -229,6 +231,12 @@ class Tracebacks:
         is_bare = not block.level and bool(block.exceptions)
         return Trouble(block.depth, block.order, rank, texts, block.lines, is_bare, block.last_at)
 
+    def _is_harmless(self, block: _Block) -> bool:
+        """True for an error that concerns one request; an exception's own words as its header say no such thing."""
+        header = block.header.strip()
+        is_own_words = any(header and message[0].endswith(header) for message in block.exceptions)
+        return self._rules.harmless.match(header) is not None and not is_own_words
+
     def _ends_all(self, block: _Block) -> bool:
         """True for an exception that nobody caught: the interpreter wrote it, from the program's first frame on.
 
@@ -238,7 +246,7 @@ class Tracebacks:
             return False
         if not block.level and block.is_entry:
             return True
-        is_deep = block.depth >= ENGINE and not self._rules.harmless.match(block.header)
+        is_deep = block.depth >= ENGINE and not self._is_harmless(block)
         return is_deep and any(self._rules.fatal.search(message[0]) for message in block.exceptions)
 
     def _keep(self, trouble: Trouble) -> None:

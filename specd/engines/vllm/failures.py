@@ -118,7 +118,7 @@ _MEMORY = (
     ),
     _rule(
         r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) out of memory|cudaErrorMemoryAllocation"
-        r"|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+        r"|CUDA (?:driver )?error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
         "gpu-memory",
         "GPU memory ran out: {line}",
         "lower --gpu-memory-utilization or --max-model-len; a draft model needs room of its own",
@@ -138,7 +138,9 @@ _MEMORY = (
 _CONFIG_FLAGS = {"SpeculativeConfig": "--speculative-config", "CompilationConfig": "--compilation-config"}
 
 _REST = (
-    _rule(r"Address already in use", "port", "the port is in use already", "another server listens on it"),
+    _rule(
+        r"[Aa]ddress already in use|EADDRINUSE", "port", "the port is in use already", "another server listens on it"
+    ),
     _rule(
         r"Timed out waiting for engine core processes to start",
         "hang",
@@ -154,10 +156,17 @@ _REST = (
     _rule(
         r"torch\._(?:dynamo|inductor)\.exc\.|InductorError|BackendCompilerFailed|triton\.compiler\.errors|CompilationError"
         r"|InvalidCxxCompiler|CppCompileError|ninja: build stopped|Error building extension"
-        r"|ptxas (?:fatal|error)|PTXASError",
+        r"|ptxas (?:fatal|error)|PTXASError|failed to compile the model|hash of the compiled graph",
         "compile",
         "compilation failed: {line}",
         "a stale compile cache can do this: try with a fresh VLLM_CACHE_ROOT",
+    ),
+    _rule(
+        r"NVIDIA driver|No (?:CUDA|HIP) GPUs are available|CUDA driver version is insufficient"
+        r"|[Dd]river/library version mismatch|no kernel image is available|Failed to infer device type",
+        "engine-died",
+        "the GPU or its driver can't be used: {line}",
+        "compare what nvidia-smi says on the host with what this build of the engine needs",
     ),
     _rule(
         r"illegal memory access|unspecified launch failure|device-side assert|misaligned address|uncorrectable ECC"
@@ -215,6 +224,12 @@ _DIED = (
         "engine-died",
         "{who} was killed (signal 9)",
         "the kernel's OOM killer or an operator did it",
+    ),
+    _rule(
+        r"The actor died unexpectedly|RayActorError|ActorDiedError",
+        "engine-died",
+        "a Ray worker ended without a word",
+        "see the kernel's log and Ray's own logs of that machine",
     ),
     _rule(
         r"engine core exited unexpectedly|EngineDeadError|[Ee]ngine (?:core )?initialization failed",

@@ -150,6 +150,8 @@ VLLM_RULES = LogRules(
         r"|engine core exited unexpectedly|died unexpectedly"
         r"|EngineDeadError: |Timed out waiting for engine core processes"
         r"|killed by the OOM killer|Engine process failed to start|Engine loop is dead"
+        r"|EngineCore hit an exception|Got fatal signal from worker processes"
+        r"|error while attempting to bind on address"
     ),
     stop=re.compile(
         r"\[shutdown\] API server: shutdown triggered|\[shutdown\] EngineCore: trigger received signal"
@@ -164,12 +166,13 @@ VLLM_RULES = LogRules(
         r"|Engine loop (?:is dead|has died)"
         r"|BrokenPipeError|ConnectionResetError|EOFError|zmq\.error|Worker failed with error"
         r"|EngineCore (?:failed to start|encountered)|WorkerProc (?:failed to start|hit an exception)"
-        r"|WorkerProc initialization failed|Engine process failed to start"
+        r"|WorkerProc initialization failed|Engine process failed to start|Got fatal signal from worker"
+        r"|RayTaskError\("
     ),
     died=re.compile(r"died unexpectedly|exited unexpectedly|OOM killer"),
     native=re.compile(
         r"terminate called after|Segmentation fault|Segfault encountered|Fatal Python error|CUDA error: "
-        r"|ncclInternalError|ncclSystemError|ncclUnhandledCudaError|std::bad_alloc|Aborted \(core dumped\)"
+        r"|Watchdog caught collective operation timeout|ncclInternalError|ncclSystemError|ncclUnhandledCudaError|std::bad_alloc|Aborted \(core dumped\)"
     ),
     fatal=re.compile(
         r"OutOfMemoryError|out of memory|illegal memory access|device-side assert|unspecified launch failure"
