@@ -1,5 +1,6 @@
 """Why an invocation ended, from how its manager says it ended and from its log; what is not known stays `unknown`."""
 
+import re
 import signal
 from dataclasses import dataclass, replace
 
@@ -67,6 +68,39 @@ _RESULTS = {
     ),
     "exec-condition": ("a condition of the unit forbade the start", ""),
 }
+_CONTAINER_TOOL = re.compile(r"(?:Error response from daemon: |^Error: |^(?:docker|podman): )(?P<why>.+)")
+_CONTAINER_WORDS = (
+    (
+        r"already in use by container|name \S+ is already in use",
+        "unit",
+        "an old container of that name is still present",
+        "remove it first",
+    ),
+    (
+        r"port is already allocated|address already in use",
+        "port",
+        "the container's port is in use already",
+        "another server or container listens on it",
+    ),
+    (
+        r"manifest unknown|not found: |No such image|pull access denied|unauthorized|image not known",
+        "missing-file",
+        "the container's image can't be had: {words}",
+        "pull it before the trial",
+    ),
+    (
+        r"no such file or directory|executable file not found|bind source path does not exist",
+        "missing-file",
+        "a path of the container is not there: {words}",
+        "",
+    ),
+    (
+        r"could not select device driver|nvidia-container|unresolvable CDI",
+        "unit",
+        "the container can't have the GPUs: {words}",
+        "the host needs the NVIDIA container toolkit",
+    ),
+)
 _NO_RESTART = "a unit with Restart=on-failure would stay down after this"
 _CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP"})
 
@@ -137,13 +171,26 @@ def _exited(log: LogEnd, status: int) -> Failure:
     cause = log.failure or log.last_words
     if cause is not None:
         return cause
-    if status == 125 and any("already in use by container" in line for line in log.last_lines):
-        return _of(log, "unit", "an old container of that name is still present (status 125)", "remove it first")
+    if status in {125, 126, 127}:
+        refused = _container_refused(log)
+        if refused is not None:
+            return refused
     if status in {126, 127}:
         return _of(log, "unit", f"the command was not found or not executable (status {status})", "")
     if 128 < status < 128 + 65:
         return _killed(log, status - 128, dumped=False)
     return _of(log, "unknown", f"it exited with status {status}, and its log does not say why", "")
+
+
+def _container_refused(log: LogEnd) -> Failure | None:
+    """Return why docker or podman did not start a container; only their own words count."""
+    words = next((found["why"] for line in log.last_lines if (found := _CONTAINER_TOOL.search(line))), None)
+    if words is None:
+        return None
+    for pattern, kind, sentence, hint in _CONTAINER_WORDS:
+        if re.search(pattern, words):
+            return _of(log, kind, sentence.format(words=words[:200]), hint)
+    return _of(log, "unit", f"the container was not started: {words[:200]}", "")
 
 
 def _killed(log: LogEnd, number: int, *, dumped: bool) -> Failure:

@@ -32,6 +32,7 @@ _MEMORY_STAGES = {
     Stage.SERVER: ("while it served", "lower --gpu-memory-utilization or --max-num-seqs"),
 }
 _WEIGHTS_FRAME = re.compile(r", in (?:load_weights|weight_loader|\w*_weight_loader)\b")
+_REFUSAL = re.compile(r"(?:ValueError|NotImplementedError|AssertionError): \S")
 _STAGE_PLACE = {stage: place for place, stage in enumerate(Stage.ORDER)}
 
 
@@ -118,7 +119,16 @@ class RuleReader:
             known = classify(self._rules.failures, printable(text), _shown(trouble))
             if known is not None:
                 return known
-        return _weights_refused(trouble, is_draft=bool(self._facts.get("drafter")))
+        return self._refused(trouble) or _weights_refused(trouble, is_draft=bool(self._facts.get("drafter")))
+
+    def _refused(self, trouble: Trouble) -> Failure | None:
+        """Return the failure for an exception that the code that judges settings raised."""
+        frames = [line for line in trouble.lines if 'File "' in line]
+        frame = self._rules.refusing_frame
+        if frame is None or not frames or not frame.search(frames[-1]) or not _REFUSAL.match(trouble.summary):
+            return None
+        why = printable(trouble.summary).partition(": ")[2]
+        return Failure(kind="bad-value", sentence=f"the engine refuses a setting: {why}"[:300], lines=_shown(trouble))
 
     def _observe(self, line: Line) -> Observation | None:
         text = line.text

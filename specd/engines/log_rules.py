@@ -56,7 +56,8 @@ class LogRules:
     errors that only point at another one; `died` those that tell of another process's end; `native` the fatal lines of
     libraries; `fatal` the exceptions after which an engine or worker is of no use even if its process stays;
     `entry_frame` the first frame of a program, which shows that nobody caught an exception. Where
-    `repeats_prefix` is false, only the first line of a multi-line record has the prefix.
+    `repeats_prefix` is false, only the first line of a multi-line record has the prefix. `refusing_frame` is a frame of
+    the code that judges settings: an exception raised there refuses one.
     """
 
     parse: LineParser
@@ -72,6 +73,7 @@ class LogRules:
     entry_frame: re.Pattern[str]
     failures: Sequence[FailureRule]
     repeats_prefix: bool = True
+    refusing_frame: re.Pattern[str] | None = None
 
 
 def facts_of(rule: StageRule, found: re.Match[str]) -> dict[str, Any]:

@@ -148,6 +148,7 @@ _RULES = LogRules(
         *COMMON_FAILURES,
     ),
     repeats_prefix=False,
+    refusing_frame=re.compile(r'File ".*/sglang/srt/(?:server_args\.py|configs/)'),
 )
 _SPECULATIVE = re.compile(r"speculative_(\w+)=('(?:[^'\\]|\\.)*'|None|True|False|[\d.]+)")
 

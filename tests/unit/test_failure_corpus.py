@@ -1,4 +1,4 @@
-"""Logs in the forms that engines print: each has its class, or none; and the logs that no rule was written for."""
+"""Logs in the forms that engines print: each has its class, or none."""
 
 from dataclasses import dataclass
 from typing import Any

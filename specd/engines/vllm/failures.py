@@ -118,7 +118,7 @@ _MEMORY = (
     ),
     _rule(
         r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) out of memory|cudaErrorMemoryAllocation"
-        r"|CUDA (?:driver )?error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+        r"|CUDA (?:driver )?error: out of memory|Cuda failure \d* ?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED",
         "gpu-memory",
         "GPU memory ran out: {line}",
         "lower --gpu-memory-utilization or --max-model-len; a draft model needs room of its own",
@@ -142,21 +142,22 @@ _REST = (
         r"[Aa]ddress already in use|EADDRINUSE", "port", "the port is in use already", "another server listens on it"
     ),
     _rule(
-        r"Timed out waiting for engine core processes to start",
+        r"Timed out waiting for engine",
         "hang",
         "the API server gave up waiting for its engine",
         "set VLLM_ENGINE_READY_TIMEOUT_S above the time a load takes",
     ),
     _rule(
         r"NCCL error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError|DistBackendError|ProcessGroupNCCL"
-        r"|Watchdog caught collective operation timeout|DistNetworkError|TCPStore|Gloo connect",
+        r"|Watchdog caught collective operation timeout|DistNetworkError|TCPStore|Gloo connect|gloo/transport",
         "distributed",
         "the workers could not talk to each other: {line}",
     ),
     _rule(
         r"torch\._(?:dynamo|inductor)\.exc\.|InductorError|BackendCompilerFailed|triton\.compiler\.errors|CompilationError"
         r"|InvalidCxxCompiler|CppCompileError|ninja: build stopped|Error building extension"
-        r"|ptxas (?:fatal|error)|PTXASError|failed to compile the model|hash of the compiled graph",
+        r"|ptxas (?:fatal|error)|PTXASError|failed to compile the model|hash of the compiled graph"
+        r"|[Nn]inja build failed|Could not find nvcc|nvcc fatal|triton\S*\.OutOfResources",
         "compile",
         "compilation failed: {line}",
         "a stale compile cache can do this: try with a fresh VLLM_CACHE_ROOT",
@@ -232,7 +233,8 @@ _DIED = (
         "see the kernel's log and Ray's own logs of that machine",
     ),
     _rule(
-        r"engine core exited unexpectedly|EngineDeadError|[Ee]ngine (?:core )?initialization failed",
+        r"engine core exited unexpectedly|EngineDeadError|LLMEngine is already dead"
+        r"|[Ee]ngine (?:core )?initialization failed",
         "engine-died",
         "the engine's own process ended without a word",
         "the kernel's OOM killer or an operator may have ended it: see the kernel's log",

@@ -151,7 +151,7 @@ VLLM_RULES = LogRules(
         r"|EngineDeadError: |Timed out waiting for engine core processes"
         r"|killed by the OOM killer|Engine process failed to start|Engine loop is dead"
         r"|EngineCore hit an exception|Got fatal signal from worker processes"
-        r"|error while attempting to bind on address"
+        r"|error while attempting to bind on address|MQLLMEngine is already dead"
     ),
     stop=re.compile(
         r"\[shutdown\] API server: shutdown triggered|\[shutdown\] EngineCore: trigger received signal"
@@ -169,10 +169,11 @@ VLLM_RULES = LogRules(
         r"|WorkerProc initialization failed|Engine process failed to start|Got fatal signal from worker"
         r"|RayTaskError\("
     ),
-    died=re.compile(r"died unexpectedly|exited unexpectedly|OOM killer"),
+    died=re.compile(r"died unexpectedly|exited unexpectedly|OOM killer|MQLLMEngine is already dead"),
     native=re.compile(
         r"terminate called after|Segmentation fault|Segfault encountered|Fatal Python error|CUDA error: "
-        r"|Watchdog caught collective operation timeout|ncclInternalError|ncclSystemError|ncclUnhandledCudaError|std::bad_alloc|Aborted \(core dumped\)"
+        r"|Watchdog caught collective operation timeout|ncclInternalError|ncclSystemError"
+        r"|ncclUnhandledCudaError|std::bad_alloc|Aborted \(core dumped\)"
     ),
     fatal=re.compile(
         r"OutOfMemoryError|out of memory|illegal memory access|device-side assert|unspecified launch failure"
@@ -182,6 +183,7 @@ VLLM_RULES = LogRules(
         r'File "(?:<frozen runpy>|<string>|.*/bin/vllm|.*multiprocessing/(?:process|spawn)\.py)", line'
     ),
     failures=FAILURES,
+    refusing_frame=re.compile(r'File ".*/vllm/(?:config(?:/|\.py)|engine/arg_utils\.py|platforms/)'),
 )
 
 _SPECULATIVE = re.compile(
