@@ -95,6 +95,13 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET",
+        "/v1/trials/{trial}/levels",
+        "What a trial measured, request by request, and the policy of its service.",
+        lambda app, got: app.levels(got["trial"]),
+        (_TRIAL,),
+    ),
+    Route(
+        "GET",
         "/v1/trials/{trial}/log",
         "Journal lines of a trial's units after line number `after`; a negative one counts from the end.",
         lambda app, got: app.log(got["trial"], got["after"], got["limit"]),

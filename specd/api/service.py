@@ -9,6 +9,7 @@ from typing import Any
 
 from specd import __version__, clock
 from specd.api.views import brief, serving, whole
+from specd.bench.plan import LevelDone
 from specd.bus import Bus
 from specd.config import Paths, parse_trials
 from specd.deadline import Deadline
@@ -20,7 +21,7 @@ from specd.planning import expected_outage_s, plan_trial
 from specd.preflight import check_fleet
 from specd.scheduler import Scheduler
 from specd.services.service import Claim
-from specd.settings import Config, TrialSpec
+from specd.settings import Config, Policy, TrialSpec
 from specd.store import Store, TrialRow
 from states.table import PARKED, State
 
@@ -131,6 +132,17 @@ class Application:
         """Return a trial's texts: units and diff."""
         return {"artefacts": dict(self.store.artefacts(self.store.find_trial(word).id))}
 
+    def levels(self, word: str) -> dict[str, Any]:
+        """Return what was measured, request by request, and the policy that judges it."""
+        row = self.store.find_trial(word)
+        known = self.store.fact(row.id, "baseline") or {}
+        found = self.store.trial_levels(row.id, row.service, str(known.get("invocation")))
+        service = self.config.services.get(row.service)
+        return {
+            **{side: [_without_pages(measured.done) for measured in levels] for side, levels in found.items()},
+            "policy": dataclasses.asdict(service.policy if service else Policy()),
+        }
+
     def log(self, word: str, after: int, limit: int) -> dict[str, Any]:
         """Return stored journal lines of a trial's units."""
         lines = self.store.log(self.store.find_trial(word).id, after, limit)
@@ -216,3 +228,7 @@ class Application:
     async def check(self) -> dict[str, Any]:
         """Run the preflight of every host and service."""
         return await check_fleet(self.fleet)
+
+
+def _without_pages(done: LevelDone) -> dict[str, Any]:
+    return {key: value for key, value in dataclasses.asdict(done).items() if not key.startswith("metrics_")}

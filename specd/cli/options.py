@@ -105,8 +105,10 @@ _COMMANDS = {
         "specd report ngram-5-4 -o ngram.html",
         (
             _word("id", metavar="ID", nargs="*", help=_ID.settings["help"]),
-            _word("--format", choices=("html", "md", "csv", "json"), help="by default from -o's ending, else md"),
+            _word("--format", choices=("html", "md", "csv", "json", "parquet"), help="else by -o's ending, or md"),
             _word("-o", "--output", default="", metavar="FILE", help="write there instead of standard output"),
+            _word("--requests", action="store_true", help="csv, json: a row for each request (parquet: always)"),
+            _word("--policy", default="", metavar="KEY=VALUE,...", help="judge anew, e.g. metric=ttft,margin=0.05"),
         ),
     ),
     "demo": _Command(

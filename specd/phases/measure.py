@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict
+from typing import Any
 
 from specd.bench.plan import BenchPlan, Level, LevelDone, Progress
 from specd.bench.summary import acceptance, summarise
@@ -107,4 +108,14 @@ def _summary(engine: Engine, group: list[LevelDone]) -> dict[str, object]:
         figures["acceptance_length"] = 1 + accepted / drafts
         figures["acceptance_rate"] = accepted / drafted if drafted else None
         figures["drafts"] = drafts
+        figures["acceptance_by_position"] = _by_position([found for found in counted if found])
     return figures
+
+
+def _by_position(counted: list[dict[str, Any]]) -> list[float] | None:
+    """Return the share of drafts whose token at each position was accepted, over several measurements."""
+    told = [(found["drafts"], found["acceptance_by_position"]) for found in counted if found["acceptance_by_position"]]
+    drafts = sum(count for count, _ in told)
+    if not drafts or len({len(shares) for _, shares in told}) != 1:
+        return None
+    return [sum(count * shares[n] for count, shares in told) / drafts for n in range(len(told[0][1]))]

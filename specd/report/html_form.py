@@ -6,7 +6,8 @@ from typing import Any
 
 from specd.cli.figures import FIGURES, LOWER_IS_BETTER, comparison_words, level_figure, level_pairs, level_rows
 from specd.cli.text import clean, figure
-from specd.report.rows import HEAD, Trial, changes, history, overview_row, reasons
+from specd.report.plots import acceptance_plot, curve_plot, distribution_plot, interval_plot, timeline_plot
+from specd.report.rows import HEAD, Trial, changes, history, overview_row, reasons, to_apply
 
 __all__ = ["as_html"]
 
@@ -19,7 +20,10 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 section { border-top: 2px solid var(--line); margin-top: 2.5rem; }
 .id, .note { color: var(--dim); } .verdict { font-size: 1.15rem; } code { overflow-wrap: anywhere; }
 svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
-.base { fill: var(--base); } .cand { fill: var(--cand); }
+.base { fill: var(--base); } .cand { fill: var(--cand); } .margin { fill: var(--line); }
+.axis { stroke: currentColor; fill: none; } .line { fill: none; stroke-width: 2; }
+.line.base { stroke: var(--base); } .line.cand { stroke: var(--cand); stroke-dasharray: 6 2; }
+pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _CHARTED = ("tpot_ms.median", "ttft_ms.median", "output_tok_s")
@@ -55,15 +59,27 @@ def _section(trial: Trial) -> str:
     if changed:
         rows = [[f"<code>{_text(name)}</code>", f"<code>{_text(value)}</code>"] for name, value in changed]
         parts.append("<h3>What it changes</h3>" + _table(("Flag or variable", "Value"), rows))
+    parts += [interval_plot(trial), timeline_plot(trial)]
     parts += [_chart(trial, key, title, digits) for key, title, digits in FIGURES if key in _CHARTED]
+    parts += [curve_plot(trial), acceptance_plot(trial), *_distributions(trial)]
     figures = level_rows(trial)
     if figures:
         parts.append("<h3>Measured</h3>" + _figure_tables(figures))
+    if applied := to_apply(trial):
+        lines = "\n".join(_text(line) for line in applied.split("\n"))
+        parts.append(f"<h3>To apply it</h3><pre>{lines}</pre>")
     states = history(trial)
     if states:
         rows = [[_text(cell) for cell in row] for row in states]
         parts.append("<h3>What happened</h3>" + _table(("Time (UTC)", "State", "Took"), rows))
     return "\n".join(part for part in parts if part) + "</section>\n"
+
+
+def _distributions(trial: Trial) -> list[str]:
+    requests = trial.get("requests") or []
+    levels = sorted({int(request["concurrency"]) for request in requests})
+    kinds = (("ttft_ms", "Time to the first token"), ("tpot_ms", "Time per token"))
+    return [distribution_plot(requests, key, title, level) for key, title in kinds for level in levels]
 
 
 def _figure_tables(rows: Sequence[Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ from specd.cli.figures import comparison_words
 from specd.cli.text import clean, duration, moment, value_text
 from specd.engines.masking import MASK, is_secret_name
 
-__all__ = ["HEAD", "Trial", "changes", "history", "overview_row", "reasons"]
+__all__ = ["HEAD", "Trial", "changes", "history", "overview_row", "reasons", "to_apply"]
 
 Trial = Mapping[str, Any]
 
@@ -53,6 +53,35 @@ def reasons(trial: Trial) -> list[str]:
         if failure.get("hint"):
             sentences.append(f"Hint: {clean(failure['hint'])}")
     return sentences
+
+
+def to_apply(trial: Trial) -> str:
+    """Return a drop-in that gives the baseline the command of a better candidate, ready to use; "" for others.
+
+    One that would hold a masked secret is not given: it would not work.
+    """
+    argv = (trial.get("candidate") or {}).get("argv")
+    unit = (trial.get("baseline") or {}).get("unit")
+    if trial.get("outcome") != "better" or not isinstance(argv, list) or not argv:
+        return ""
+    words = [clean(word) for word in argv]
+    if any(MASK in word for word in words) or words != argv:
+        return "The command line holds a secret or control characters: change the flags above in the unit by hand."
+    path = f"/etc/systemd/system/{clean(unit or 'UNIT')}.d/50-{clean(trial.get('name'))}.conf"
+    env = [f'Environment="{name}={value}"' for name, _, value in _variables(trial)]
+    command = " \\\n    ".join(quoted_word(word) for word in words)
+    return "\n".join([f"# {path}", "[Service]", *env, "ExecStart=", f"ExecStart={command}"])
+
+
+def _variables(trial: Trial) -> list[tuple[str, str, str]]:
+    found = (trial.get("changes") or {}).get("env") or {}
+    return [(clean(name), "", clean(value)) for name, value in found.items() if value is not None]
+
+
+def quoted_word(word: str) -> str:
+    """Return a word as ExecStart= takes it. (systemd.service(5), systemd.syntax(7))"""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{text}"' if not text or any(c in text for c in " \t;'\"{}#") else text
 
 
 def _value(name: str, value: Any) -> str:

@@ -298,6 +298,18 @@ class Store:
         query = "service = ? AND side = 'baseline' AND invocation = ? AND digest = ?"
         return self._levels(query, (service, invocation, digest))
 
+    def trial_levels(self, trial: str, service: str, baseline: str) -> dict[str, list[MeasuredLevel]]:
+        """Return what a trial compared: its candidate's levels, and under the same plan those of its baseline's
+        invocation."""
+        rows = self._db.all("SELECT digest FROM level WHERE trial = ? ORDER BY id DESC LIMIT 1", (trial,))
+        if not rows:
+            return {"baseline": [], "candidate": []}
+        (digest,) = rows[0]
+        return {
+            "baseline": self.baseline_levels(service, baseline, digest),
+            "candidate": self._levels("trial = ? AND side = 'candidate' AND digest = ?", (trial, digest)),
+        }
+
     def _levels(self, where: str, values: tuple[str, ...]) -> list[MeasuredLevel]:
         rows = self._db.all(f"SELECT side, invocation, at, body FROM level WHERE {where} ORDER BY id", values)
         return [

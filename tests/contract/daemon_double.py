@@ -50,6 +50,8 @@ class Daemon:
         if request.path.endswith("/log"):
             after, limit = int(request.query["after"]), int(request.query["limit"])
             return web.json_response({"lines": [line for line in self.log if line["n"] > after][:limit]})
+        if request.path.endswith("/levels"):
+            return web.json_response({"baseline": [], "candidate": [], "policy": {}})
         name = request.path.removeprefix("/v1/trials/")
         if request.method == "GET" and name in self.trials:
             return web.json_response(self.trials[name])

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from specd.cli.rejudging import policy_from, rejudged
+from specd.errors import UsageError
 from specd.report import FORMS, as_csv, as_html, as_json, as_markdown
+from specd.report.requests_form import requests_csv, requests_parquet
+from specd.report.rows import to_apply
 from tests.contract.daemon_double import trial
 
 EVIL = "</title><script>alert(1)</script>\x1b[31m|`*"
@@ -18,7 +22,7 @@ EVIL = "</title><script>alert(1)</script>\x1b[31m|`*"
 class Page(HTMLParser):
     """Collects what a browser would see: tags, addresses, text; complains of tags that are not closed."""
 
-    VOID = frozenset({"meta", "rect"})
+    VOID = frozenset({"meta"})
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -130,3 +134,84 @@ def test_nothing_at_all_is_a_report_too(form: str) -> None:
     assert FORMS[form]([])
     bare = {"id": "x", "name": "a", "state": "queued"}
     assert "queued" in FORMS[form]([bare])
+
+
+def requests(**more: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "side": side,
+            "concurrency": 1,
+            "repeat": 1,
+            "prompt_id": f"p{n}",
+            "ttft_ms": 10.0 + n,
+            "tpot_ms": None,
+            **more,
+        }
+        for side in ("baseline", "candidate")
+        for n in range(4)
+    ]
+
+
+def test_html_shows_distributions_and_the_verdict_as_pictures() -> None:
+    times = ("12:00:00", "12:10:00", "12:40:00", "13:00:00")
+    states = ("baseline", "loading", "rollback", "restored")
+    history = [{"state": state, "at": f"2026-01-31T{time}.000Z"} for state, time in zip(states, times, strict=True)]
+    compared = {"estimate": -0.2, "low": -0.25, "high": -0.1, "margin": 0.03, "metric": "tpot"}
+    text = as_html([trial(requests=requests(), history=history, comparison=compared)])
+    page = Page(text)
+    assert page.open == []
+    assert "Time to the first token, concurrency 1" in page.text
+    assert "Time per token, concurrency 1" not in page.text
+    assert 'class="margin"' in text
+    assert "50 min 00 s without the baseline, of 1 h 00 min" in page.text
+
+
+def test_requests_have_a_row_each_that_no_spreadsheet_runs() -> None:
+    rows = list(csv.DictReader(io.StringIO(requests_csv([trial(requests=requests(error="=cmd()"))]))))
+    assert len(rows) == 8
+    assert rows[0]["side"] == "baseline"
+    assert rows[0]["ttft_ms"] == "10.0"
+    assert rows[0]["error"] == "'=cmd()"
+
+
+def test_parquet_has_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    table = parquet.read_table(io.BytesIO(requests_parquet([trial(requests=requests())])))
+    assert table.num_rows == 8
+    assert table.column("ttft_ms").to_pylist()[:2] == [10.0, 11.0]
+
+
+def test_a_better_candidate_can_be_applied() -> None:
+    argv = ["/bin/vllm", "serve", "/m", "--speculative-config", '{"method": "ngram"}', "--x", "50%$A", ""]
+    better = trial(outcome="better", candidate={"argv": argv}, baseline={"unit": "llm.service"})
+    text = to_apply(better)
+    assert text.startswith("# /etc/systemd/system/llm.service.d/50-ngram-5-4.conf\n[Service]")
+    assert "ExecStart=\nExecStart=/bin/vllm \\\n    serve" in text
+    assert '"{\\"method\\": \\"ngram\\"}"' in text
+    assert "50%%$$A" in text
+    assert text in Page(as_html([better])).text
+    assert to_apply(trial(outcome="worse", candidate={"argv": argv})) == ""
+    assert "by hand" in to_apply(trial(outcome="better", candidate={"argv": [*argv, "--api-key", "***"]}))
+
+
+def levels(tpot_ms: float) -> list[dict[str, Any]]:
+    samples = [
+        {"concurrency": 1, "repeat": 1, "prompt_id": f"p{n}", "started_at": 0.0,
+         "ttft_ms": 100.0 + n, "tpot_ms": tpot_ms + n / 100, "e2e_ms": 900.0, "tokens_out": 20}
+        for n in range(12)
+    ]  # fmt: skip
+    return [{"level": {"concurrency": 1, "repeat": 1}, "samples": samples, "wall_s": 10.0, "loop_lag_p99_ms": 0.1}]
+
+
+def test_another_policy_judges_the_same_samples_anew() -> None:
+    measured = {"baseline": levels(10.0), "candidate": levels(11.0), "policy": {"margin": 0.03, "metric": "tpot"}}
+    stored = trial(outcome="worse")
+    assert rejudged(stored, measured, "margin=0.02")["outcome"] == "worse"
+    other = rejudged(stored, measured, "margin=0.2")
+    assert other["outcome"] == "equivalent"
+    assert "judged anew by margin=0.2; it was worse" in other["reason"]
+    assert rejudged(stored, measured, "metric=ttft")["outcome"] == "equivalent"
+    assert rejudged(stored, {}, "margin=0.2") == stored
+    with pytest.raises(UsageError, match=r"did you mean metric\?.*at least 0") as caught:
+        policy_from("metrik=ttft,margin=5", {})
+    assert caught.value.exit_code == 2
