@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,6 +46,7 @@ class Server:
         self.most_open = 0
         self._session = session
         self._fresh = fresh
+        self._cache_salt = secrets.token_hex(16)
         self._target = target
         self._plan = plan
         self._base = target.base_url.rstrip("/").removesuffix("/v1")
@@ -61,7 +64,10 @@ class Server:
         A kept connection that turns out to be closed already says nothing about the server: the request goes out once
         more, over a new one. `due` is when it should have gone out, on the loop's clock.
         """
-        payload = json.dumps(body(work, self._plan, self._target, mode, max_tokens)).encode()
+        request = body(work, self._plan, self._target, mode, max_tokens)
+        if mode.is_salted:
+            request.setdefault("cache_salt", self._cache_salt)
+        payload = json.dumps(request).encode()
         url = self._base + mode.path
         answer = await self._attempt(self._session, url, payload, due)
         if answer.error and answer.is_reused and answer.status == 0 and not answer.has_timed_out:
@@ -136,13 +142,13 @@ class Server:
         """Find out with short requests how this server is spoken to; raises BenchError with the server's own words.
 
         Chat first; completions where chat is not offered or there is no chat template. Running usage first, then usage
-        at the end, then none.
+        at the end, then none; each with a cache salt first.
         """
         work = warm_up(prompts, self._plan, _PROBE_LEVEL, 1, 0)[0]
         refusals: list[str] = []
         for endpoint in (CHAT, COMPLETIONS):
-            for usage in ("running", "usage", "none"):
-                mode = Mode(endpoint, usage)
+            for usage, is_salted in product(("running", "usage", "none"), (True, False)):
+                mode = Mode(endpoint, usage, is_salted)
                 answer = await self.ask(work, mode, min(_PROBE_TOKENS, self._plan.max_tokens))
                 if not answer.error:
                     return mode

@@ -3,7 +3,8 @@
 Everything follows from plan, level and index alone, so both sides of a comparison send equal prompts. Within one side
 no two requests begin alike: each prompt starts with a short line of its own, so the server's prefix cache holds nothing
 of it (but for what a chat template puts before it). Measuring the same plan twice on one server process would find its
-own prefixes again; give the plan another seed for that.
+own prefixes again: where the server takes one, each client process gives it a cache salt of its own, which leaves the
+prompts as they are; elsewhere give the plan another seed for that.
 """
 
 import hashlib
@@ -27,10 +28,12 @@ _OURS = ("model", "messages", "prompt", "stream", "stream_options", "n")
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How this server is spoken to: chat or completions, and which usage option it takes (running, usage or none)."""
+    """How this server is spoken to: chat or completions, which usage option it takes (running, usage or none), and
+    whether it takes a salt for its prefix cache (vLLM's cache_salt)."""
 
     endpoint: str = CHAT
     usage: str = "running"
+    is_salted: bool = False
 
     @property
     def path(self) -> str:
