@@ -1,28 +1,27 @@
-"""The closed loop: as many requests in flight as the level says, until all are done or the level is hopeless."""
+"""Runs a level: warm-up, the load itself, and what is to be known of it afterwards."""
 
-import asyncio
 import gc
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 
+from specd.bench.arrivals import due_times
+from specd.bench.batch import Batch
+from specd.bench.health import Health, send_delay_p99_ms, share_of
 from specd.bench.plan import BenchPlan, Level, LevelDone, Progress, Sample, Target
 from specd.bench.prompts import Prompt
+from specd.bench.saturation import no_gain
 from specd.bench.server import Server
 from specd.bench.stream import Answer
 from specd.bench.workload import Mode, Work, counted, warm_up
 
-__all__ = ["LoopLag", "Runner", "is_steady"]
+__all__ = ["Runner", "is_steady"]
 
-_TICK_S = 1.0
-_LAG_PERIOD_S = 0.01
 # Warm-up goes on until two rounds agree this well, in time per token, or the rounds are used up.
 _AGREEMENT = 0.25
 _MAX_ROUNDS = 4
-# So many failures in a row, or so many deadlines missed in a row, and the level is given up.
-_FAILURES_IN_A_ROW = 5
-_TIMEOUTS_IN_A_ROW = 2
+# An open loop is warmed up with as many requests at once as come in this time.
+_WARM_CROWD_S = 2.0
 
 
 class Runner:
@@ -38,54 +37,78 @@ class Runner:
         self._prompts = prompts
         self._mode = mode
         self._say = say
-        self._warm: set[int] = set()
+        self._warm: set[tuple[int, float]] = set()
+        self._speeds: dict[int, dict[int, float]] = {}
 
     async def run(self, level: Level) -> LevelDone:
-        """Warm up (the first time a concurrency is met in this process), measure, and return what was found."""
+        """Warm up (the first time a load is met in this process), measure, and return what was found."""
         warmed = 0
-        if level.concurrency not in self._warm:
+        if level.load not in self._warm:
             warmed = await self._warm_up(level)
-            self._warm.add(level.concurrency)
+            self._warm.add(level.load)
         works = counted(self._prompts, self._plan, level)
+        due = due_times(self._plan, level) if level.rate else []
         before = await self._server.metrics()
         # What is garbage now is not collected inside the measurement.
         gc.collect()
         gc.freeze()
-        async with LoopLag.watched() as lag:
-            batch = _Batch(self._server, self._mode, level, self._say)
+        async with Health.watched() as health:
+            batch = Batch(self._server, self._mode, level, self._say)
             started = time.monotonic()
             async with batch.reported(len(works)):
-                await batch.run(works)
+                if level.rate:
+                    await batch.run_open(works, due)
+                else:
+                    await batch.run_closed(works, level.concurrency, self._plan.ramp_s)
             wall_s = batch.over_at() - started
             most_open = self._server.most_open
         after = await self._server.metrics()
         counting = await self._count(batch.answers)
+        samples = tuple(_sample(level, work, answer, batch.epoch) for work, answer in batch.finished)
+        gaps = [gap for answer in batch.answers if not answer.error for gap in answer.gaps_ms]
         return LevelDone(
             level=level,
-            samples=tuple(_sample(level, work, answer, batch.epoch) for work, answer in batch.finished),
+            samples=samples,
             wall_s=wall_s,
             metrics_before=before,
             metrics_after=after,
-            loop_lag_p99_ms=lag.p99_ms(),
+            loop_lag_p99_ms=health.lag_p99_ms(),
             warmup=warmed,
             stopped_early=batch.stopped,
             endpoint=self._mode.endpoint,
             counting=counting,
             in_flight=most_open,
             route=self._target.route,
+            gap_p50_ms=share_of(gaps, 0.5),
+            gap_p99_ms=share_of(gaps, 0.99),
+            send_delay_p99_ms=send_delay_p99_ms(batch.answers),
+            cpu_share=health.cpu_share,
+            client_bound=health.client_bound(batch.answers),
+            saturated=self._saturation(level, batch, samples, wall_s),
+            notes=_notes(batch.answers),
         )
 
+    def _saturation(self, level: Level, batch: Batch, samples: Sequence[Sample], wall_s: float) -> str:
+        if level.rate:
+            return batch.crowd.words if batch.crowd.is_growing else ""
+        speeds = self._speeds.setdefault(level.repeat, {})
+        tokens = sum(sample.tokens_out or 0 for sample in samples if not sample.error)
+        if tokens and wall_s > 0 and not batch.stopped:
+            speeds[level.concurrency] = tokens / wall_s
+        return no_gain(speeds, level.concurrency)
+
     async def _warm_up(self, level: Level) -> int:
-        """Send unscored rounds at the level's concurrency until two agree; return how many requests that took."""
+        """Send unscored rounds, as wide as the level, until two agree; return how many requests that took."""
         if not self._plan.warmup_requests:
             return 0
-        size = max(math.ceil(self._plan.warmup_requests / 2), level.concurrency)
+        width = level.concurrency or max(1, min(self._plan.requests, math.ceil(level.rate * _WARM_CROWD_S)))
+        size = max(math.ceil(self._plan.warmup_requests / 2), width)
         costs: list[float] = []
         for number in range(_MAX_ROUNDS):
-            batch = _Batch(self._server, self._mode, level, self._say)
+            batch = Batch(self._server, self._mode, level, self._say)
             started = time.monotonic()
             async with batch.reported(0):
-                await batch.run(warm_up(self._prompts, self._plan, level, size, number))
+                await batch.run_closed(warm_up(self._prompts, self._plan, level, size, number), width)
             tokens = sum(answer.tokens_seen for answer in batch.answers)
             costs.append((time.monotonic() - started) / max(1, tokens))
             if batch.stopped or is_steady(costs):
@@ -113,138 +136,14 @@ def is_steady(costs: Sequence[float]) -> bool:
     return len(costs) > 1 and abs(costs[-1] - costs[-2]) <= _AGREEMENT * min(costs[-2:])
 
 
-class _Batch:
-    """Works shared out to `concurrency` senders."""
-
-    def __init__(self, server: Server, mode: Mode, level: Level, say: Callable[[Progress], None]) -> None:
-        self.finished: list[tuple[Work, Answer]] = []
-        self.stopped = ""
-        self.epoch = time.time() - time.monotonic()
-        self._server = server
-        self._mode = mode
-        self._level = level
-        self._say = say
-        self._in_a_row = 0
-        self._timeouts_in_a_row = 0
-
-    @property
-    def answers(self) -> list[Answer]:
-        """The answers that are over, good or bad."""
-        return [answer for _, answer in self.finished]
-
-    def over_at(self) -> float:
-        """Return when the last token came; now, if something failed and so there is no last token to go by."""
-        times = [answer.last_at for answer in self.answers]
-        known = [at for at in times if at is not None]
-        return max(known) if known and len(known) == len(times) else time.monotonic()
-
-    async def run(self, works: Sequence[Work]) -> None:
-        """Send all works, or stop early."""
-        self._server.most_open = 0
-        waiting = iter(works)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._level.concurrency, len(works))):
-                group.create_task(self._send(waiting))
-
-    async def _send(self, waiting: Iterator[Work]) -> None:
-        for work in waiting:
-            if self.stopped:
-                return
-            answer = await self._server.ask(work, self._mode)
-            self.finished.append((work, answer))
-            self._judge(answer)
-
-    def _judge(self, answer: Answer) -> None:
-        self._in_a_row = self._in_a_row + 1 if answer.error else 0
-        self._timeouts_in_a_row = self._timeouts_in_a_row + 1 if answer.has_timed_out else 0
-        width = self._level.concurrency
-        if self._timeouts_in_a_row >= max(_TIMEOUTS_IN_A_ROW, width):
-            self.stopped = f"stalled: {self._timeouts_in_a_row} requests in a row without tokens: {answer.error}"
-        elif self._in_a_row >= max(_FAILURES_IN_A_ROW, width):
-            self.stopped = f"{self._in_a_row} requests failed in a row: {answer.error}"
-
-    @asynccontextmanager
-    async def reported(self, total: int) -> AsyncIterator[None]:
-        """Report progress while the block runs, and once at its end; a total of 0 is a warm-up."""
-        started = time.monotonic()
-        reporter = asyncio.create_task(self._report(total, started))
-        try:
-            yield
-        finally:
-            await _stop(reporter)
-        self._tell(total, started)
-
-    async def _report(self, total: int, started: float) -> None:
-        seen = (-1, -1)
-        while True:
-            await asyncio.sleep(_TICK_S)
-            now = (len(self.finished), self._tokens())
-            if now != seen:
-                seen = now
-                self._tell(total, started)
-
-    def _tokens(self) -> int:
-        return sum(each.tokens_seen for each in (*self.answers, *self._server.open) if not each.error)
-
-    def _tell(self, total: int, started: float) -> None:
-        elapsed, tokens = time.monotonic() - started, self._tokens()
-        self._say(
-            Progress(
-                level=self._level,
-                done=len(self.finished) if total else 0,
-                total=total,
-                failed=sum(1 for answer in self.answers if answer.error),
-                output_tok_s=tokens / elapsed if tokens and elapsed > 0 else None,
-            )
-        )
-
-
-class LoopLag:
-    """How late this process's event loop wakes up: its own contribution to every time it measures."""
-
-    def __init__(self) -> None:
-        self._lags: list[float] = []
-
-    @classmethod
-    @asynccontextmanager
-    async def watched(cls) -> "AsyncIterator[LoopLag]":
-        """Measure while the block runs."""
-        lag = cls()
-        task = asyncio.create_task(lag._watch())
-        try:
-            yield lag
-        finally:
-            await _stop(task)
-
-    async def _watch(self) -> None:
-        while True:
-            due = time.monotonic() + _LAG_PERIOD_S
-            await asyncio.sleep(_LAG_PERIOD_S)
-            self._lags.append(time.monotonic() - due)
-
-    def p99_ms(self) -> float:
-        """Return the 99th percentile in ms; 0 when there was no time to measure."""
-        if not self._lags:
-            return 0.0
-        ordered = sorted(self._lags)
-        return max(0.0, ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1000)
-
-
-async def _stop(task: asyncio.Task[None]) -> None:
-    """End a task that never ends by itself; a cancellation of the caller passes, an error of the task is raised."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()
-
-
 def _sample(level: Level, work: Work, answer: Answer, epoch: float) -> Sample:
     timing = answer.timing()
+    gaps = [] if answer.error else answer.gaps_ms
     return Sample(
         concurrency=level.concurrency,
         repeat=level.repeat,
         prompt_id=work.prompt_id,
-        started_at=epoch + answer.sent,
+        started_at=epoch + answer.start,
         ttft_ms=timing.ttft_ms,
         answer_ttft_ms=timing.answer_ttft_ms,
         tpot_ms=timing.tpot_ms,
@@ -256,4 +155,32 @@ def _sample(level: Level, work: Work, answer: Answer, epoch: float) -> Sample:
         exact=timing.exact,
         finish=answer.finish,
         error=answer.error,
+        gap_p50_ms=share_of(gaps, 0.5),
+        gap_p99_ms=share_of(gaps, 0.99),
+        resent=answer.is_resent,
+        bunched=answer.is_bunched,
+        send_delay_ms=answer.send_delay_s * 1000,
     )
+
+
+def _notes(answers: Sequence[Answer]) -> tuple[str, ...]:
+    """Return what a reader of the level should know about the way to the server."""
+    good = [answer for answer in answers if not answer.error]
+    resent = sum(answer.is_resent for answer in answers)
+    bunched = sum(answer.is_bunched for answer in good)
+    compressed = sum(answer.is_compressed for answer in good)
+    notes = []
+    if resent:
+        notes.append(f"{_times(resent)} the server had closed a kept connection, and the request went out again")
+    if bunched:
+        notes.append(
+            f"{bunched} of {len(good)} answers came in bunches: something on the way (a proxy?) holds events back,"
+            " so times to the first token and gaps are not the engine's"
+        )
+    if compressed:
+        notes.append(f"{compressed} of {len(good)} answers came compressed although that was not asked for")
+    return tuple(notes)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

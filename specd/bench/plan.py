@@ -23,13 +23,16 @@ class Target:
 class BenchPlan:
     """What to send. Both sides of a comparison get an equal plan; `digest` of it names a measurement.
 
-    `prompts` names a shipped set or a JSONL path; `requests` counted ones per level and repeat; times in seconds.
+    `levels` are concurrencies (closed loop), `rates` requests per second (open loop; `arrivals` says how they come:
+    poisson, constant, or a file of timestamps to replay). `ramp_s` is how long a level takes to reach its full load.
+    `prompts` is a set's name, a path, or several of them with weights; `requests` counted ones per level and repeat;
+    times in seconds.
     """
 
     levels: tuple[int, ...]
     repeats: int
     requests: int
-    prompts: str
+    prompts: str | Mapping[str, float]
     max_tokens: int
     temperature: float
     warmup_requests: int
@@ -37,24 +40,52 @@ class BenchPlan:
     idle_s: float
     seed: int = 0
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    rates: tuple[float, ...] = ()
+    arrivals: str = "poisson"
+    ramp_s: float = 0.0
+
+    def work(self) -> tuple["Level", ...]:
+        """Return all levels in order. Repeats are the outer loop: drift of the machine touches every level alike."""
+        return tuple(
+            level
+            for repeat in range(1, self.repeats + 1)
+            for level in (
+                *(Level(concurrency, repeat) for concurrency in self.levels),
+                *(Level(0, repeat, rate) for rate in self.rates),
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One unit of work: a concurrency and which repeat of it."""
+    """One unit of work: a concurrency, or a rate in requests per second (then concurrency is 0), and which repeat."""
 
     concurrency: int
     repeat: int
+    rate: float = 0.0
+
+    @property
+    def load(self) -> tuple[int, float]:
+        """What is repeated: (concurrency, rate)."""
+        return self.concurrency, self.rate
+
+    @property
+    def name(self) -> str:
+        """The load in words."""
+        return f"{self.rate:g} requests/s" if self.rate else f"concurrency {self.concurrency}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One request. Times in ms from its send; tokens from the server's usage (`exact`) or estimated.
+    """One request. Times in ms from its send, in an open loop from when it should have been sent; tokens from the
+    server's usage (`exact`) or estimated.
 
     `prompt_id` pairs it with the other side's. `tpot_ms` = (last token - first token) / (tokens out - tokens that came
     with the first), None when no token followed. `e2e_ms` ends with the last token. `exact`: counted by the server.
     `error` is "" for a good one; a failed request has no times and enters no mean. One without an error and without
-    times was answered with an empty text.
+    times was answered with an empty text. The gaps are those between events with text, each of which may hold several
+    tokens. `resent`: its kept connection had been closed, so it went out again. `bunched`: its events were held back
+    somewhere on the way. `send_delay_ms` is this client's own.
     """
 
     concurrency: int
@@ -72,6 +103,11 @@ class Sample:
     exact: bool = True
     finish: str = ""
     error: str = ""
+    gap_p50_ms: float | None = None
+    gap_p99_ms: float | None = None
+    resent: bool = False
+    bunched: bool = False
+    send_delay_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +127,8 @@ class LevelDone:
 
     `endpoint` is chat or completions; `counting` is how tokens are known: running (usage in every event), usage (at the
     end), tokenize (asked afterwards) or estimated. `in_flight` is the highest number of requests seen open at once.
+    The gaps are over all events with text of all good requests. `client_bound` says why the client itself limited what
+    it measured, `saturated` why more load brings nothing, `notes` what else a reader should know; "" or () for nothing.
     """
 
     level: Level
@@ -105,6 +143,20 @@ class LevelDone:
     counting: str = ""
     in_flight: int = 0
     route: str = ""
+    gap_p50_ms: float | None = None
+    gap_p99_ms: float | None = None
+    send_delay_p99_ms: float = 0.0
+    cpu_share: float = 0.0
+    client_bound: str = ""
+    saturated: str = ""
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "LevelDone":
+        """Return a level from its JSON object; raises TypeError and KeyError for what is none."""
+        samples = tuple(Sample(**sample) for sample in body["samples"])
+        notes = tuple(body.get("notes", ()))
+        return cls(**{**body, "level": Level(**body["level"]), "samples": samples, "notes": notes})
 
 
 class Benchmark(Protocol):

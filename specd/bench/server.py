@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +27,6 @@ _KEEPALIVE_S = 2.0
 _SIDE_REQUEST_S = 15.0
 # How long a server may leave the response open after [DONE].
 _CLOSING_S = 1.0
-_STALE_CONNECTIONS = 3
 _PROBE_TOKENS = 8
 _PROBE_LEVEL = Level(0, 0)
 _NOT_OFFERED = (404, 405, 501)
@@ -38,10 +39,14 @@ class Server:
     `open` holds the answers that are being read, `most_open` how many there were at once since it was last set to 0.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, target: Target, plan: BenchPlan) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, fresh: aiohttp.ClientSession, target: Target, plan: BenchPlan
+    ) -> None:
         self.open: set[Answer] = set()
         self.most_open = 0
         self._session = session
+        self._fresh = fresh
+        self._cache_salt = secrets.token_hex(16)
         self._target = target
         self._plan = plan
         self._base = target.base_url.rstrip("/").removesuffix("/v1")
@@ -50,43 +55,33 @@ class Server:
     @asynccontextmanager
     async def connect(cls, target: Target, plan: BenchPlan) -> "AsyncIterator[Server]":
         """Open a session whose pool never makes a request wait."""
-        connector: aiohttp.BaseConnector
-        if target.unix_socket is not None:
-            connector = aiohttp.UnixConnector(target.unix_socket, limit=0, keepalive_timeout=_KEEPALIVE_S)
-        else:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
-        # Compression would add its own buffering to what is timed.
-        headers = {"Accept-Encoding": "identity"}
-        if target.api_key:
-            headers["Authorization"] = f"Bearer {target.api_key}"
-        unlimited = aiohttp.ClientTimeout(total=None, connect=None, sock_read=None, sock_connect=None)
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_note_reuse)
-        trace.on_request_headers_sent.append(_note_send)
-        async with aiohttp.ClientSession(
-            connector=connector, timeout=unlimited, headers=headers, trace_configs=[trace]
-        ) as session:
-            yield cls(session, target, plan)
+        async with _session(target, is_kept=True) as session, _session(target, is_kept=False) as fresh:
+            yield cls(session, fresh, target, plan)
 
-    async def ask(self, work: Work, mode: Mode, max_tokens: int = 0) -> Answer:
+    async def ask(self, work: Work, mode: Mode, max_tokens: int = 0, due: float | None = None) -> Answer:
         """Send one request and read its stream to the end; whatever goes wrong is the answer's error.
 
-        A kept connection that turns out to be closed already says nothing about the server: the request goes out again.
+        A kept connection that turns out to be closed already says nothing about the server: the request goes out once
+        more, over a new one. `due` is when it should have gone out, on the loop's clock.
         """
-        payload = json.dumps(body(work, self._plan, self._target, mode, max_tokens)).encode()
-        for _ in range(_STALE_CONNECTIONS):
-            answer = await self._attempt(self._base + mode.path, payload)
-            if not (answer.error and answer.is_reused and answer.status == 0 and not answer.has_timed_out):
-                break
+        request = body(work, self._plan, self._target, mode, max_tokens)
+        if mode.is_salted:
+            request.setdefault("cache_salt", self._cache_salt)
+        payload = json.dumps(request).encode()
+        url = self._base + mode.path
+        answer = await self._attempt(self._session, url, payload, due)
+        if answer.error and answer.is_reused and answer.status == 0 and not answer.has_timed_out:
+            answer = await self._attempt(self._fresh, url, payload, due)
+            answer.is_resent = True
         return answer
 
-    async def _attempt(self, url: str, payload: bytes) -> Answer:
-        answer = Answer(time.monotonic())
+    async def _attempt(self, session: aiohttp.ClientSession, url: str, payload: bytes, due: float | None) -> Answer:
+        answer = Answer(time.monotonic(), due)
         self.open.add(answer)
         self.most_open = max(self.most_open, len(self.open))
         try:
             async with asyncio.timeout(self._plan.first_token_s) as limit:
-                await self._exchange(url, payload, answer, limit)
+                await self._exchange(session, url, payload, answer, limit)
         except TimeoutError:
             self._timed_out(answer)
         except OverlongEvent as error:
@@ -100,12 +95,15 @@ class Server:
             self.open.discard(answer)
         return answer
 
-    async def _exchange(self, url: str, payload: bytes, answer: Answer, limit: asyncio.Timeout) -> None:
+    async def _exchange(
+        self, session: aiohttp.ClientSession, url: str, payload: bytes, answer: Answer, limit: asyncio.Timeout
+    ) -> None:
         json_header = {"Content-Type": "application/json"}
-        async with self._session.post(
+        async with session.post(
             url, data=payload, headers=json_header, allow_redirects=False, trace_request_ctx=answer
         ) as response:
             answer.status = response.status
+            answer.is_compressed = response.headers.get("Content-Encoding", "identity") != "identity"
             if response.status != 200:
                 text = (await response.content.read(4096)).decode(errors="replace")
                 answer.fail(f"HTTP {response.status}: {self.masked(_error_text(text))}")
@@ -144,13 +142,13 @@ class Server:
         """Find out with short requests how this server is spoken to; raises BenchError with the server's own words.
 
         Chat first; completions where chat is not offered or there is no chat template. Running usage first, then usage
-        at the end, then none.
+        at the end, then none; each with a cache salt first.
         """
         work = warm_up(prompts, self._plan, _PROBE_LEVEL, 1, 0)[0]
         refusals: list[str] = []
         for endpoint in (CHAT, COMPLETIONS):
-            for usage in ("running", "usage", "none"):
-                mode = Mode(endpoint, usage)
+            for usage, is_salted in product(("running", "usage", "none"), (True, False)):
+                mode = Mode(endpoint, usage, is_salted)
                 answer = await self.ask(work, mode, min(_PROBE_TOKENS, self._plan.max_tokens))
                 if not answer.error:
                     return mode
@@ -199,10 +197,44 @@ class Server:
         return plain(text, 400)
 
 
+def _session(target: Target, *, is_kept: bool) -> aiohttp.ClientSession:
+    """Return a session that keeps its connections for a while, or takes a new one for each request."""
+    options: dict[str, Any] = (
+        {"limit": 0, "keepalive_timeout": _KEEPALIVE_S} if is_kept else {"limit": 0, "force_close": True}
+    )
+    connector: aiohttp.BaseConnector
+    if target.unix_socket is not None:
+        connector = aiohttp.UnixConnector(target.unix_socket, **options)
+    else:
+        connector = aiohttp.TCPConnector(**options)
+    # Compression would add its own buffering to what is timed.
+    headers = {"Accept-Encoding": "identity"}
+    if target.api_key:
+        headers["Authorization"] = f"Bearer {target.api_key}"
+    unlimited = aiohttp.ClientTimeout(total=None, connect=None, sock_read=None, sock_connect=None)
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(_note_reuse)
+    trace.on_connection_create_start.append(_note_connecting)
+    trace.on_connection_create_end.append(_note_connected)
+    trace.on_request_headers_sent.append(_note_send)
+    return aiohttp.ClientSession(connector=connector, timeout=unlimited, headers=headers, trace_configs=[trace])
+
+
 async def _note_send(_session: object, context: SimpleNamespace, _params: object) -> None:
     """Start the clock when the bytes go out: neither building the request nor opening a connection is the server's."""
     if isinstance(context.trace_request_ctx, Answer):
         context.trace_request_ctx.sent = context.trace_request_ctx.progress_at = time.monotonic()
+
+
+async def _note_connecting(_session: object, context: SimpleNamespace, _params: object) -> None:
+    """Note when opening a connection began."""
+    context.connecting_at = time.monotonic()
+
+
+async def _note_connected(_session: object, context: SimpleNamespace, _params: object) -> None:
+    """Take the time for opening a connection out of the client's own delay."""
+    if isinstance(context.trace_request_ctx, Answer):
+        context.trace_request_ctx.connecting_s = time.monotonic() - context.connecting_at
 
 
 async def _note_reuse(_session: object, context: SimpleNamespace, _params: object) -> None:

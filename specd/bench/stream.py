@@ -10,10 +10,16 @@ When the clock starts and stops:
 TPOT = (last - first) / (n - k): n tokens in all, k of them in or before the first event, because those cost prefill
 and not decoding. With running usage k is what the server says. Without it k is the first event's share of the text,
 at least 1 and at most what leaves one token for every later event; so where an event is one token, k = 1.
+
+Chunk gaps are the times between events with text; an event may hold several tokens, so they are no time per token.
+Something on the way that collects events and lets them go in bunches shows itself: many events in one instant, although
+their number over the time says that they were made apart.
 """
 
 import json
+from array import array
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from specd.bench.plain import plain
@@ -26,6 +32,10 @@ _REASONING_KEYS = ("reasoning", "reasoning_content")
 _BAD_FINISHES = ("error", "abort")
 _PROTOCOL_NAMES = ("", "message", "error")
 _BYTES_PER_TOKEN = 4
+# Bunched: at least so many events, so many for each instant, and on average made so far apart in seconds.
+_BUNCH_EVENTS = 8
+_BUNCH = 3.0
+_APART_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +51,18 @@ class Timing:
 
 
 class Answer:
-    """Collects one stream. `sent` and all times are seconds of one monotonic clock."""
+    """Collects one stream. `sent` and all times are seconds of one monotonic clock.
 
-    def __init__(self, sent: float) -> None:
+    `due` is when the request should have gone out, if a schedule says so: latencies then count from it.
+    """
+
+    def __init__(self, sent: float, due: float | None = None) -> None:
         self.sent = sent
+        self.began = sent
+        self.due = due
+        self.connecting_s = 0.0
+        self.is_resent = False
+        self.is_compressed = False
         self.status = 0
         self.has_timed_out = False
         self.is_reused = False
@@ -68,6 +86,36 @@ class Answer:
         self._later = 0
         self._bytes = 0
         self._text: list[str] = []
+        self._chunk_times = array("d")
+
+    @property
+    def start(self) -> float:
+        """The moment from which latencies count."""
+        return self.sent if self.due is None else self.due
+
+    @property
+    def send_delay_s(self) -> float:
+        """How late this client sent: from due (or from the slot that became free) to the bytes, connecting left out."""
+        return max(0.0, self.sent - (self.began if self.due is None else self.due) - self.connecting_s)
+
+    @property
+    def gaps_ms(self) -> list[float]:
+        """The times between events with text, in ms."""
+        return [(late - early) * 1000 for early, late in pairwise(self._chunk_times)]
+
+    @property
+    def is_bunched(self) -> bool:
+        """True when events came together that can't have been made together: something on the way collects them."""
+        count = len(self._chunk_times)
+        if count < _BUNCH_EVENTS:
+            return False
+        span = self._chunk_times[-1] - self._chunk_times[0]
+        # Before the first byte there was time to make them all; a real engine does not make so many in one step.
+        if span == 0:
+            return True
+        apart = span / (count - 1)
+        instants = 1 + sum(late - early > apart / 10 for early, late in pairwise(self._chunk_times))
+        return apart >= _APART_S and count / instants >= _BUNCH
 
     @property
     def text(self) -> str:
@@ -138,10 +186,10 @@ class Answer:
         elapsed = self._last - self._first
         later = count - self._tokens_of_first(count)
         timing = Timing(
-            ttft_ms=(self._first - self.sent) * 1000,
-            answer_ttft_ms=None if self._first_answer is None else (self._first_answer - self.sent) * 1000,
+            ttft_ms=(self._first - self.start) * 1000,
+            answer_ttft_ms=None if self._first_answer is None else (self._first_answer - self.start) * 1000,
             tpot_ms=elapsed * 1000 / later if later > 0 and elapsed > 0 else None,
-            e2e_ms=(self._last - self.sent) * 1000,
+            e2e_ms=(self._last - self.start) * 1000,
             tokens_out=count,
             exact=exact,
         )
@@ -179,6 +227,7 @@ class Answer:
 
     def _note_text(self, at: float, size: int, is_answer: bool, *, has_count: bool) -> None:
         self.chunks += 1
+        self._chunk_times.append(at)
         self._bytes += size
         if self._first is None:
             self._first = at

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from specd.bench.plan import BenchPlan, Level, LevelDone, Progress, Sample, Target
+from specd.bench.plan import BenchPlan, Level, LevelDone, Progress, Target
 from specd.errors import BenchError
 
 __all__ = ["FINAL", "decode_item", "decode_order", "encode_failure", "encode_item", "encode_order"]
@@ -31,7 +31,8 @@ def decode_order(line: bytes) -> tuple[Target, BenchPlan, tuple[Level, ...]]:
     """Read the line that starts a client; raises BenchError."""
     try:
         body = json.loads(line)
-        plan = {**body["plan"], "levels": tuple(body["plan"]["levels"])}
+        given = body["plan"]
+        plan = {**given, "levels": tuple(given["levels"]), "rates": tuple(given["rates"])}
         return Target(**body["target"]), BenchPlan(**plan), tuple(Level(**level) for level in body["levels"])
     except (ValueError, TypeError, KeyError) as error:
         # The line holds the API key: say what is wrong with it, not what is in it.
@@ -58,12 +59,10 @@ def decode_item(line: bytes) -> Progress | LevelDone | None:
             return None
         if kind == "failed":
             raise BenchError(str(body["what"]))
-        level = Level(**body.pop("level"))
         if kind == "progress":
-            return Progress(level=level, **body)
+            return Progress(**{**body, "level": Level(**body["level"])})
         if kind == "level":
-            samples = tuple(Sample(**sample) for sample in body.pop("samples"))
-            return LevelDone(level=level, samples=samples, **body)
+            return LevelDone.from_json(body)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BenchError(f"the benchmark client printed what we can't read: {line[:120]!r}") from error
     raise BenchError(f"the benchmark client printed a line of unknown type {kind!r}")

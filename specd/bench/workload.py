@@ -3,13 +3,16 @@
 Everything follows from plan, level and index alone, so both sides of a comparison send equal prompts. Within one side
 no two requests begin alike: each prompt starts with a short line of its own, so the server's prefix cache holds nothing
 of it (but for what a chat template puts before it). Measuring the same plan twice on one server process would find its
-own prefixes again; give the plan another seed for that.
+own prefixes again: where the server takes one, each client process gives it a cache salt of its own, which leaves the
+prompts as they are; elsewhere give the plan another seed for that.
 """
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 from specd.bench.plan import BenchPlan, Level, Target
@@ -25,10 +28,12 @@ _OURS = ("model", "messages", "prompt", "stream", "stream_options", "n")
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How this server is spoken to: chat or completions, and which usage option it takes (running, usage or none)."""
+    """How this server is spoken to: chat or completions, which usage option it takes (running, usage or none), and
+    whether it takes a salt for its prefix cache (vLLM's cache_salt)."""
 
     endpoint: str = CHAT
     usage: str = "running"
+    is_salted: bool = False
 
     @property
     def path(self) -> str:
@@ -50,27 +55,24 @@ def counted(prompts: Sequence[Prompt], plan: BenchPlan, level: Level) -> list[Wo
 
     One seeded order of the whole set, in which kinds alternate, is walked on from repeat to repeat: a few requests
     already meet every kind, and repeats see further prompts rather than the same ones again. It is the same for all
-    concurrencies.
+    loads. In a mix each set has an order of its own, and sets take turns by their weights.
     """
-    order = _mixed(prompts, plan.seed)
-    start = (level.repeat * plan.requests) % len(order)
+    start = level.repeat * plan.requests
+    turns: Counter[str] = Counter()
     works = []
-    for index in range(plan.requests):
-        prompt = order[(start + index) % len(order)]
-        turn = index // len(order)
-        name = prompt.id if turn == 0 else f"{prompt.id}#{turn + 1}"
+    for index, prompt in enumerate(islice(_walk(prompts, plan.seed), start, start + plan.requests)):
+        turns[prompt.id] += 1
+        turn = turns[prompt.id]
+        name = prompt.id if turn == 1 else f"{prompt.id}#{turn}"
         works.append(Work(name, prompt, _salt(plan.seed, level, index)))
     return works
 
 
 def warm_up(prompts: Sequence[Prompt], plan: BenchPlan, level: Level, count: int, round_number: int) -> list[Work]:
     """Return unscored requests of the same shapes; no scored request shares their salts."""
-    order = _mixed(prompts, plan.seed + 1)
     first = round_number * count
-    return [
-        Work("", order[(first + index) % len(order)], _salt(plan.seed, level, -1 - first - index))
-        for index in range(count)
-    ]
+    walk = islice(_walk(prompts, plan.seed + 1), first, first + count)
+    return [Work("", prompt, _salt(plan.seed, level, -1 - first - index)) for index, prompt in enumerate(walk)]
 
 
 def base_id(prompt_id: str) -> str:
@@ -89,6 +91,8 @@ def body(work: Work, plan: BenchPlan, target: Target, mode: Mode, max_tokens: in
     }
     if mode.endpoint == CHAT:
         request["messages"] = list(work.prompt.with_prefix(work.salt))
+        if work.prompt.tools:
+            request["tools"] = list(work.prompt.tools)
     else:
         request["prompt"] = work.prompt.flat(work.salt)
     options: Mapping[str, Any] = {
@@ -101,8 +105,26 @@ def body(work: Work, plan: BenchPlan, target: Target, mode: Mode, max_tokens: in
 
 
 def _salt(seed: int, level: Level, index: int) -> str:
-    name = f"{seed}/{level.concurrency}/{level.repeat}/{index}"
+    name = f"{seed}/{level.concurrency}/{level.rate:g}/{level.repeat}/{index}"
     return f"[{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}]\n"
+
+
+def _walk(prompts: Sequence[Prompt], seed: int) -> Iterator[Prompt]:
+    """Yield prompts without end: each set in its own order over and over, the sets by turns as their weights say."""
+    sets: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        sets.setdefault(prompt.source, []).append(prompt)
+    walks = {source: cycle(_mixed(members, seed)) for source, members in sets.items()}
+    weights = {source: members[0].weight for source, members in sets.items()}
+    whole = sum(weights.values())
+    # Smooth weighted turns: the set that is most behind its share comes next, so weights hold for any part of the walk.
+    owed = dict.fromkeys(weights, 0.0)
+    while True:
+        for source, weight in weights.items():
+            owed[source] += weight
+        source = max(owed, key=lambda each: owed[each])
+        owed[source] -= whole
+        yield next(walks[source])
 
 
 def _mixed(prompts: Sequence[Prompt], seed: int) -> list[Prompt]:

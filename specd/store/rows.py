@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specd.bench.plan import Level, LevelDone, Sample
+from specd.bench.plan import LevelDone
 from specd.engines.engine import Failure
 from specd.settings import TrialSpec
 from states.table import Outcome, State
@@ -65,9 +65,7 @@ def level_to_json(done: LevelDone) -> dict[str, Any]:
 
 def level_from_text(text: str) -> LevelDone:
     """Return a level from the text of its JSON form."""
-    body = json.loads(text)
-    samples = tuple(Sample(**sample) for sample in body["samples"])
-    return LevelDone(**{**body, "level": Level(**body["level"]), "samples": samples})
+    return LevelDone.from_json(json.loads(text))
 
 
 def trial_from_row(row: Sequence[Any]) -> TrialRow:

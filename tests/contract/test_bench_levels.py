@@ -1,16 +1,18 @@
 """Whole levels over real sockets: warm-up, hopeless and stalled servers, many requests at once, a unix socket."""
 
 import asyncio
+import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from specd.bench.load import Runner, is_steady
-from specd.bench.plan import Level
+from specd.bench.plan import BenchPlan, Level, LevelDone
 from specd.bench.server import Server
 from specd.bench.workload import Mode, counted
-from tests.contract.odd_server import Request, hang_up, odd_server
+from tests.contract.odd_server import OddServer, Request, hang_up, odd_server
 from tests.contract.test_bench_server import PLAN, PROMPTS, run, target
 
 # -- the loop
@@ -132,6 +134,113 @@ async def test_connections_that_the_server_closes_when_idle_fail_nothing() -> No
     async with odd_server(answer) as odd:
         done, _ = await run(odd, replace(PLAN, requests=8), concurrency=2)
     assert not [sample.error for sample in done.samples if sample.error]
+    resent = sum(sample.resent for sample in done.samples)
+    assert len(odd.generations) == 8 + 1
+    assert done.notes == () or "went out again" in done.notes[0]
+    assert bool(done.notes) == bool(resent)
+
+
+async def test_request_over_a_connection_that_died_unnoticed_goes_out_once_more() -> None:
+    """The server answers one request of each connection and drops the next one unread, as after its idle time."""
+    known: set[asyncio.StreamWriter] = set()
+
+    async def answer(request: Request) -> None:
+        if request.writer in known:
+            hang_up()
+        known.add(request.writer)
+        await request.answer()
+
+    async with odd_server(answer) as odd:
+        done, _ = await run(odd, replace(PLAN, requests=6))
+    assert [sample.error for sample in done.samples] == [""] * 6
+    assert sum(sample.resent for sample in done.samples) >= 3
+    assert "went out again" in done.notes[0]
+
+
+async def test_request_that_a_new_connection_drops_too_has_failed() -> None:
+    asked: list[int] = []
+
+    async def answer(request: Request) -> None:
+        asked.append(1)
+        await (request.answer() if len(asked) == 1 else asyncio.sleep(0))
+        if len(asked) > 1:
+            hang_up()
+
+    async with odd_server(answer) as odd:
+        done, _ = await run(odd, replace(PLAN, requests=1))
+    assert done.samples[0].error.startswith("no answer: ")
+    assert done.samples[0].resent
+    assert len(asked) == 3
+
+
+# -- the open loop
+
+
+def open_plan(**changes: object) -> BenchPlan:
+    return replace(PLAN, **{"requests": 20, "rates": (50.0,), "arrivals": "constant", **changes})  # type: ignore[arg-type]
+
+
+async def run_open(odd: OddServer, plan: BenchPlan) -> LevelDone:
+    async with Server.connect(target(odd), plan) as server:
+        runner = Runner(server, target(odd), plan, PROMPTS, Mode(), lambda _progress: None)
+        return await runner.run(Level(0, 1, plan.rates[0]))
+
+
+async def test_open_loop_sends_when_due_whatever_became_of_the_others() -> None:
+    async with odd_server(lambda request: request.answer(words=3, pause_s=0.1)) as odd:
+        done = await run_open(odd, open_plan())
+    begins = sorted(sample.started_at for sample in done.samples)
+    assert [late - early for early, late in pairwise(begins)] == pytest.approx([0.02] * 19, abs=1e-6)
+    assert done.in_flight >= 10
+    assert (len(done.samples), done.stopped_early, done.client_bound) == (20, "", "")
+    assert all(0 <= sample.send_delay_ms < 100 for sample in done.samples)
+
+
+async def test_latency_of_an_open_loop_counts_the_wait_for_the_client_too() -> None:
+    """The client's loop is blocked once: requests due meanwhile go out late, and their latency says so."""
+    asked: list[int] = []
+
+    async def answer(request: Request) -> None:
+        asked.append(1)
+        if len(asked) == 5:
+            time.sleep(0.3)
+        await request.answer(words=2)
+
+    async with odd_server(answer) as odd:
+        done = await run_open(odd, open_plan())
+    assert max(sample.ttft_ms or 0 for sample in done.samples) > 250
+    assert done.client_bound.startswith("the client sent up to ")
+
+
+async def test_rate_that_piles_up_is_given_up() -> None:
+    """One place, 20 ms each, asked 100 times a second."""
+    place = asyncio.Lock()
+
+    async def answer(request: Request) -> None:
+        async with place:
+            await asyncio.sleep(0.02)
+        await request.answer(words=1, pause_s=0)
+
+    async with odd_server(answer) as odd:
+        done = await run_open(odd, open_plan(requests=200, rates=(100.0,)))
+    assert done.saturated.startswith("requests pile up: ")
+    assert done.stopped_early.startswith("saturated: requests pile up: ")
+    assert len(done.samples) < 100
+
+
+async def test_open_loop_against_a_dead_server_ends() -> None:
+    async with odd_server(lambda request: request.reply(500, "boom")) as odd:
+        done = await run_open(odd, open_plan(requests=500, rates=(20.0,)))
+    assert done.stopped_early.startswith("5 requests failed in a row: HTTP 500: boom")
+    assert len(done.samples) < 10
+
+
+async def test_ramp_of_a_closed_loop() -> None:
+    plan = replace(PLAN, requests=8, ramp_s=0.4)
+    async with odd_server(lambda request: request.answer(words=2, pause_s=0.4)) as odd:
+        done, _ = await run(odd, plan, concurrency=4)
+    begins = sorted(sample.started_at for sample in done.samples)
+    assert [at - begins[0] for at in begins[:4]] == pytest.approx([0, 0.1, 0.2, 0.3], abs=0.06)
 
 
 async def test_more_requests_at_once_than_the_usual_pool_of_100() -> None:

@@ -1,7 +1,9 @@
 """The client's requests over real sockets: odd servers, broken streams, deadlines, and what a server can do."""
 
 import asyncio
+import json
 import random
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from specd.bench.server import Server
 from specd.bench.stream import Answer
 from specd.bench.workload import Mode, counted
 from specd.errors import BenchError
-from tests.contract.odd_server import Answerer, OddServer, Request, hang_up, odd_server, text
+from tests.contract.odd_server import HEAD, Answerer, OddServer, Request, hang_up, odd_server, text
 
 PLAN = BenchPlan(
     levels=(1,), repeats=1, requests=4, prompts="quick", max_tokens=16, temperature=0.0, warmup_requests=0,
@@ -115,6 +117,38 @@ async def test_response_without_length_that_ends_with_the_connection() -> None:
 
     found = await ask(answer)
     assert (found.error, found.timing().tokens_out) == ("", 1)
+
+
+async def test_compressed_stream_is_read_and_told() -> None:
+    async def answer(request: Request) -> None:
+        await request.send(HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n"))
+        packer = zlib.compressobj(wbits=31)
+        for chunk in (text("a"), text("b", finish="stop"), USAGE):
+            data = packer.compress(b"data: " + json.dumps(chunk).encode() + b"\n\n") + packer.flush(zlib.Z_SYNC_FLUSH)
+            await request.events(data)
+        await request.events(packer.compress(b"data: [DONE]\n\n") + packer.flush())
+        await request.finish()
+
+    async with odd_server(answer) as odd:
+        done, _ = await run(odd, PLAN)
+    assert [(sample.error, sample.tokens_out, sample.chunks) for sample in done.samples] == [("", 2, 2)] * 4
+    assert done.notes == ("4 of 4 answers came compressed although that was not asked for",)
+    assert all(request.headers["accept-encoding"] == "identity" for request in odd.generations)
+
+
+async def test_proxy_that_holds_events_back_is_told() -> None:
+    async def answer(request: Request) -> None:
+        await request.head()
+        for _ in range(4):
+            await asyncio.sleep(0.04)
+            await request.events(b"".join(b"data: " + json.dumps(text("w ")).encode() + b"\n\n" for _ in range(4)))
+        await request.events(text("", finish="length"), b"data: [DONE]\n\n")
+        await request.finish()
+
+    async with odd_server(answer) as odd:
+        done, _ = await run(odd, PLAN)
+    assert all(sample.bunched and not sample.error for sample in done.samples)
+    assert done.notes[0].startswith("4 of 4 answers came in bunches: something on the way")
 
 
 async def test_error_inside_a_200_stream() -> None:
@@ -235,7 +269,25 @@ async def test_usage_options_a_server_does_not_know(accepted: Any) -> None:
 
     async with odd_server(answer) as odd, Server.connect(target(odd), PLAN) as server:
         mode = await server.find_mode(PROMPTS)
-    assert mode == Mode("chat", "usage" if accepted else "none")
+    assert mode == Mode("chat", "usage" if accepted else "none", is_salted=True)
+
+
+async def test_cache_salt_is_the_processs_own_and_only_for_servers_that_take_it() -> None:
+    async def strict(request: Request) -> None:
+        if "cache_salt" in request.body:
+            await request.reply(422, {"detail": "extra fields not permitted: cache_salt"})
+        else:
+            await request.answer()
+
+    async with odd_server(lambda request: request.answer()) as odd:
+        await run(odd, PLAN)
+        first = {request.body["cache_salt"] for request in odd.generations}
+        await run(odd, PLAN)
+        both = {request.body["cache_salt"] for request in odd.generations}
+    assert (len(first), len(both)) == (1, 2)
+    assert len({json.dumps(request.body["messages"]) for request in odd.generations}) == PLAN.requests + 1
+    async with odd_server(strict) as odd, Server.connect(target(odd), PLAN) as server:
+        assert await server.find_mode(PROMPTS) == Mode("chat", "running")
 
 
 async def test_parameters_that_the_server_refuses() -> None:

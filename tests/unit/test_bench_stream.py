@@ -234,6 +234,54 @@ def test_empty_answer_is_no_error_and_has_no_times() -> None:
     assert timing == Timing(None, None, None, None, 1, True)
 
 
+# -- gaps
+
+
+def test_gaps_are_between_events_with_text() -> None:
+    words = [(at, chat({"content": "x"})) for at in (10, 20, 50)]
+    answer = read([(1, chat({"role": "assistant"})), *words, (70, chat({}, "stop")), (80, {"usage": tokens(6)})])
+    assert answer.gaps_ms == pytest.approx([10, 30])
+
+
+def steps(count: int, bunch: int, step_ms: float) -> Answer:
+    """An answer of `count` events that come `bunch` at a time."""
+    times = [step_ms * bunch * (1 + number // bunch) for number in range(count)]
+    return read([*((at, chat({"content": "x"})) for at in times), (times[-1], chat({}, "stop", usage=tokens(count)))])
+
+
+@pytest.mark.parametrize(
+    ("count", "bunch", "step_ms", "is_bunched"),
+    [
+        (64, 1, 10, False),
+        (64, 2, 10, False),
+        (64, 8, 10, True),
+        (64, 64, 10, True),
+        # A fast engine's events may share a read without anybody holding them back.
+        (64, 4, 0.5, False),
+        (4, 4, 10, False),
+    ],
+)
+def test_events_held_back_on_the_way(count: int, bunch: int, step_ms: float, is_bunched: bool) -> None:
+    assert steps(count, bunch, step_ms).is_bunched is is_bunched
+
+
+def test_uneven_events_are_no_bunches() -> None:
+    """A prefill of others in between makes one long gap, speculation uneven ones."""
+    times = [10.0 * n + (400 if n > 20 else 0) + 7 * (n % 3) for n in range(64)]
+    answer = read([*((at, chat({"content": "x"})) for at in times), (1100, chat({}, "stop", usage=tokens(64)))])
+    assert not answer.is_bunched
+
+
+def test_latencies_count_from_when_the_request_was_due() -> None:
+    answer = Answer(0.5, due=0.2)
+    answer.take(Event(json.dumps(chat({"content": "x"})).encode()), 1.0)
+    answer.take(Event(json.dumps(chat({"content": "y"}, "stop", usage=tokens(2))).encode()), 1.1)
+    answer.take(Event(b"[DONE]"), 1.2)
+    timing = good(answer)
+    assert (timing.ttft_ms, timing.tpot_ms, timing.e2e_ms) == pytest.approx((800, 100, 900))
+    assert answer.send_delay_s == pytest.approx(0.3)
+
+
 # -- ends and errors
 
 

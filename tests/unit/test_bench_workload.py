@@ -25,13 +25,46 @@ def plan(**changes: object) -> BenchPlan:
 # -- shipped sets
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", ["diverse", "quick"])
 def test_shipped_sets(name: str) -> None:
     prompts = load_prompts(name)
     kinds = Counter(prompt.kind for prompt in prompts)
     assert set(kinds) == {"chat", "reasoning", "code", "extract", "edit", "translate", "agent"}
     assert len({json.dumps(prompt.messages) for prompt in prompts}) == len(prompts)
     assert len(prompts) == {"diverse": 60, "quick": 12}[name]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_set_loads_and_repeats_nothing(name: str) -> None:
+    prompts = load_prompts(name)
+    assert len(prompts) >= 6
+    assert len({prompt.text for prompt in prompts}) == len({prompt.id for prompt in prompts}) == len(prompts)
+    if name not in ("diverse", "quick"):
+        assert {prompt.kind for prompt in prompts} == {name}
+
+
+def test_long_prompts_are_long_and_begin_differently() -> None:
+    prompts = load_prompts("long")
+    sizes = sorted(len(prompt.text) for prompt in prompts)
+    assert sizes[0] > 12_000
+    assert sizes[-1] > 35_000
+    assert len({prompt.text[:200] for prompt in prompts}) == len(prompts)
+    assert all(prompt.text.count("--- Document 1 ---") == 1 and "\n\nTask: " in prompt.text for prompt in prompts)
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("synthetic:512", 512, 512), ("synthetic:100-2000", 100, 2000)])
+def test_synthetic_lengths(name: str, low: int, high: int) -> None:
+    prompts = load_prompts(name)
+    words = [len(prompt.text.split()) for prompt in prompts]
+    assert (words[0], words[-1]) == (pytest.approx(low, rel=0.1), pytest.approx(high, rel=0.1))
+    assert words == sorted(words)
+    assert prompts == load_prompts(name)
+
+
+@pytest.mark.parametrize("name", ["synthetic:0", "synthetic:9-3", "synthetic:", "synthetic:x"])
+def test_synthetic_lengths_that_are_none(name: str) -> None:
+    with pytest.raises(BenchError, match="synthetic"):
+        load_prompts(name)
 
 
 def test_lengths_of_the_diverse_set() -> None:
@@ -181,3 +214,60 @@ def test_body() -> None:
     assert sent["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     assert body(work, plan(), TARGET, Mode("chat", "usage"))["stream_options"] == {"include_usage": True}
     assert "stream_options" not in body(work, plan(), TARGET, Mode("chat", "none"))
+
+
+# -- other forms
+
+
+def test_sharegpt(tmp_path: Path) -> None:
+    turns = [
+        {"from": "gpt", "value": "left over"}, {"from": "human", "value": "a?"}, {"from": "gpt", "value": "a."},
+        {"from": "human", "value": "b?"}, {"from": "gpt", "value": "b."},
+    ]  # fmt: skip
+    items = [{"id": "x", "conversations": turns, "lang": "en"}, {"id": "x", "conversations": turns[:1]}]
+    path = tmp_path / "share.json"
+    path.write_text(json.dumps(items))
+    (prompt,) = load_prompts(str(path))
+    assert prompt.messages == (
+        {"role": "user", "content": "a?"}, {"role": "assistant", "content": "a."}, {"role": "user", "content": "b?"},
+    )  # fmt: skip
+
+
+def test_sharegpt_that_is_wrong_names_item_and_turn(tmp_path: Path) -> None:
+    path = tmp_path / "share.json"
+    path.write_text(json.dumps([{"conversations": [{"from": "human", "value": "a"}, {"from": "moon", "value": "b"}]}]))
+    with pytest.raises(BenchError, match=r"share.json: item 1: turn 2 needs"):
+        load_prompts(str(path))
+
+
+def test_tools_are_sent_in_a_chat_only(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    (prompt,) = load_prompts(write(tmp_path, json.dumps({"prompt": "Look.", "tools": [tool]})))
+    (work, *_) = counted([prompt], plan(), Level(1, 1))
+    assert body(work, plan(), TARGET, Mode())["tools"] == [tool]
+    assert "tools" not in body(work, plan(), TARGET, Mode("completions"))
+
+
+# -- mixes
+
+
+def test_mix_keeps_its_weights_in_every_part() -> None:
+    prompts = load_prompts({"chat": 3, "code": 1})
+    for repeat in (1, 2, 3):
+        works = counted(prompts, plan(requests=12), Level(1, repeat))
+        kinds = Counter(work.prompt.kind for work in works)
+        assert kinds == {"chat": 9, "code": 3}
+    assert len({work.prompt_id for work in works}) == 12
+
+
+def test_mix_of_a_file_and_a_set(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"prompt": "mine", "id": "chat-01"}')
+    prompts = load_prompts({path: 0.5, "chat": 0.5})
+    assert {prompt.source for prompt in prompts} == {path, "chat"}
+    assert len({prompt.id for prompt in prompts}) == len(prompts)
+
+
+@pytest.mark.parametrize("mix", [{}, {"chat": 0}, {"chat": -1.0, "code": 1}, {"moon": 1}])
+def test_mixes_that_are_none(mix: dict[str, float]) -> None:
+    with pytest.raises(BenchError):
+        load_prompts(mix)

@@ -1,93 +1,77 @@
-"""Reads a prompt set. One JSON object a line: `{"messages": [...]}` as in OpenAI's chat API, or `{"prompt": "..."}`.
+"""Reads a prompt file: JSONL, one object a line, or a JSON list of such objects.
 
-Optional: "id" (unique; otherwise the line number) and "kind" (a label such as code; sets are mixed evenly by it).
+An object is `{"messages": [...]}` as in OpenAI's chat API, `{"prompt": "..."}`, or `{"conversations": [...]}` as in the
+ShareGPT data sets (then without the last answer). Optional: "id" (unique; otherwise the number of the line or item),
+"kind" (a label such as code; sets are mixed evenly by it) and "tools". ShareGPT objects may have other keys too.
 """
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specd.bench.prompts.prompt import Prompt
 from specd.errors import BenchError
 
-__all__ = ["SHIPPED", "Prompt", "load_prompts"]
+__all__ = ["read_file"]
 
-SHIPPED = ("diverse", "quick")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
-_KEYS = ("id", "kind", "messages", "prompt")
-_HERE = Path(__file__).parent
+_KEYS = ("id", "kind", "messages", "prompt", "tools")
+_SHAREGPT_ROLES = {
+    "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant",
+    "bard": "assistant", "assistant": "assistant", "system": "system",
+}  # fmt: skip
 _MAX_PROBLEMS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One prompt: chat messages as they will be sent. `kind` is "" when the set gives none."""
-
-    id: str
-    kind: str
-    messages: tuple[Mapping[str, Any], ...]
-
-    def with_prefix(self, prefix: str) -> tuple[Mapping[str, Any], ...]:
-        """Return the messages with a text before everything else in the first one that has text."""
-        first, *others = self.messages
-        content = first["content"]
-        if isinstance(content, str):
-            return ({**first, "content": prefix + content}, *others)
-        return ({**first, "content": [{"type": "text", "text": prefix}, *content]}, *others)
-
-    def flat(self, prefix: str) -> str:
-        """Return the prompt as plain text for servers that have no chat template."""
-        texts = [(str(m["role"]), _text_of(m)) for m in self.messages]
-        if len(texts) == 1:
-            return prefix + texts[0][1]
-        lines = [f"{role.capitalize()}: {text}" for role, text in texts if text]
-        return prefix + "\n\n".join([*lines, "Assistant:"])
-
-
-def load_prompts(name: str) -> tuple[Prompt, ...]:
-    """Return the prompts of a shipped set or of a JSONL file; raises BenchError that names file, line and problem."""
-    is_path = "/" in name or name.endswith((".jsonl", ".json"))
-    if not is_path and name not in SHIPPED:
-        known = ", ".join(SHIPPED)
-        raise BenchError(
-            f"no prompt set {name!r}: the shipped ones are {known}; anything else is a path to a .jsonl file"
-        )
-    path = Path(name).expanduser() if is_path else _HERE / f"{name}.jsonl"
+def read_file(path: Path) -> tuple[Prompt, ...]:
+    """Return a file's prompts; raises BenchError that names file, line and problem."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise BenchError(f"can't read the prompt set {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise BenchError(f"the prompt set {path} is not UTF-8 (byte {error.start})") from error
+    if path.suffix == ".json" and text.lstrip().startswith("["):
+        try:
+            return _read(enumerate(json.loads(text), 1), f"{path}: item ")
+        except ValueError as error:
+            raise BenchError(f"the prompt set {path} is not JSON: {error}") from error
     # Not splitlines(): a prompt may hold U+2028 and other line ends that JSON leaves as they are.
-    return _read(text.split("\n"), str(path))
+    lines = ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
+    return _read(lines, f"{path}:")
 
 
-def _read(lines: Iterable[str], path: str) -> tuple[Prompt, ...]:
+def _read(items: Iterable[tuple[int, Any]], place: str) -> tuple[Prompt, ...]:
+    """Read prompts from lines of JSON, or from objects."""
     prompts: dict[str, Prompt] = {}
     problems: list[str] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, item in items:
         try:
-            prompt = _prompt(json.loads(line), number)
+            prompt = _prompt(json.loads(item) if isinstance(item, str) else item, number)
+            if prompt is None:
+                continue
             if prompt.id in prompts:
                 raise ValueError(f"id {prompt.id!r} is there already")
             prompts[prompt.id] = prompt
         except ValueError as error:
-            problems.append(f"{path}:{number}: {error}")
+            problems.append(f"{place}{number}: {error}")
     if problems:
         left = len(problems) - _MAX_PROBLEMS
         raise BenchError("\n".join(problems[:_MAX_PROBLEMS] + ([f"... and {left} more"] if left > 0 else [])))
     if not prompts:
-        raise BenchError(f"the prompt set {path} is empty")
+        raise BenchError(f"the prompt set {place.rstrip(': item')} is empty")
     return tuple(prompts.values())
 
 
-def _prompt(body: Any, number: int) -> Prompt:
+def _prompt(body: Any, number: int) -> Prompt | None:
+    """Return a prompt; None for a ShareGPT conversation in which nobody asks anything."""
     if not isinstance(body, dict):
         raise ValueError("expected a JSON object")
+    if "conversations" in body:
+        turns = _turns(body["conversations"])
+        # Ids of these data sets are not unique when conversations were cut in pieces.
+        return Prompt(f"line-{number}", "", turns) if turns else None
     unknown = [key for key in body if key not in _KEYS]
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r} (known: {', '.join(_KEYS)})")
@@ -99,11 +83,36 @@ def _prompt(body: Any, number: int) -> Prompt:
     kind = body.get("kind", "")
     if not isinstance(kind, str):
         raise ValueError('"kind" must be a text')
+    tools = _tools(body.get("tools", []))
     if "prompt" in body:
         if not isinstance(body["prompt"], str) or not body["prompt"].strip():
             raise ValueError('"prompt" must be a text that is not empty')
-        return Prompt(name, kind, ({"role": "user", "content": body["prompt"]},))
-    return Prompt(name, kind, _messages(body["messages"]))
+        return Prompt(name, kind, ({"role": "user", "content": body["prompt"]},), tools)
+    return Prompt(name, kind, _messages(body["messages"]), tools)
+
+
+def _tools(value: Any) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        raise ValueError('"tools" must be a list of tool definitions')
+    return tuple(value)
+
+
+def _turns(value: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return a ShareGPT conversation up to the last question, as chat messages; () if there is none."""
+    if not isinstance(value, list):
+        raise ValueError('"conversations" must be a list')
+    turns: list[Mapping[str, Any]] = []
+    for number, turn in enumerate(value, 1):
+        role = _SHAREGPT_ROLES.get(str(turn.get("from", turn.get("role")))) if isinstance(turn, dict) else None
+        text = turn.get("value", turn.get("content")) if isinstance(turn, dict) else None
+        if role is None or not isinstance(text, str):
+            raise ValueError(f'turn {number} needs "from" (one of {", ".join(_SHAREGPT_ROLES)}) and "value"')
+        # Pieces of a conversation may begin with an answer; chat templates want a question first.
+        if turns or role != "assistant":
+            turns.append({"role": role, "content": text})
+    while turns and turns[-1]["role"] != "user":
+        turns.pop()
+    return tuple(turns)
 
 
 def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
@@ -120,10 +129,3 @@ def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
     if value[-1]["role"] == "assistant":
         raise ValueError("the last message is the assistant's: there is nothing to answer")
     return tuple(value)
-
-
-def _text_of(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    return "".join(str(part.get("text", "")) for part in content or ())
