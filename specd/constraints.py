@@ -16,6 +16,7 @@ __all__ = [
     "Mark",
     "Rule",
     "env_name",
+    "figure_limits",
     "host_path",
     "http_url",
     "listen_address",
@@ -131,6 +132,19 @@ def listen_address(value: str) -> str:
     host, colon, port = value.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError("must be host:port, for example 127.0.0.1:8700")
+    return value
+
+
+_LIMITS = ("ttft_p95", "tpot_p95", "e2e_p95", "error_rate")
+
+
+def figure_limits(value: Any) -> Any:
+    """Accept a table of limits: known figures, each a share from 0 on."""
+    for key, share in value.items():
+        if key not in _LIMITS:
+            raise ValueError(f"has an unknown key {key!r}; known: {', '.join(_LIMITS)}")
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 100:
+            raise ValueError(f"{key} must be a share such as 0.1, not {share!r}")
     return value
 
 

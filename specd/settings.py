@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from specd.constraints import (
     Mark,
     env_name,
+    figure_limits,
     host_path,
     http_url,
     listen_address,
@@ -124,7 +125,10 @@ class Policy:
     """[services.NAME.policy]: what decides and what follows.
 
     `metric` is tpot, ttft or output_tok_s, read at concurrency `level` (0: the plan's lowest). `margin` is the relative
-    difference that counts as equivalent. `after_better` is restore or keep.
+    difference that counts as equivalent. `after_better` is restore or keep. `sequential`: the candidate's measurement
+    may stop as soon as the answer is sure. `drift_check`: the restored baseline is measured once more, shortly.
+    `limits` are figures that must not get worse by more (ttft_p95, tpot_p95, e2e_p95 relatively, error_rate
+    absolutely).
     """
 
     metric: Annotated[str, one_of("tpot", "ttft", "output_tok_s")] = "tpot"
@@ -133,6 +137,9 @@ class Policy:
     confidence: Annotated[float, within(0.5, 1, below=True)] = 0.95
     after_better: Annotated[str, one_of("restore", "keep")] = "restore"
     keep_unit: bool = False
+    sequential: bool = True
+    drift_check: bool = True
+    limits: Annotated[Mapping[str, Any], figure_limits] = field(default_factory=dict)
     max_error_rate: Share = 0.02
     baseline_fresh_s: SecondsOrNone = 86400.0
 

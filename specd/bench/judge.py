@@ -20,11 +20,13 @@ endpoints; or when the client's own delays are not small against what it measure
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specd.bench.effect import Effect, Pair, clustered, simple
+from specd.bench.limits import broken_limit
 from specd.bench.plan import LevelDone, Sample
+from specd.bench.sequential import Look
 from specd.bench.summary import percentile
 from specd.bench.workload import base_id
 from specd.settings import Policy
@@ -77,6 +79,7 @@ class Comparison:
     high: float | None = None
     pairs: int = 0
     notes: tuple[str, ...] = ()
+    look: Look | None = None
     results: tuple[Result, ...] = field(default=(), repr=False)
 
     def as_json(self) -> dict[str, Any]:
@@ -95,6 +98,7 @@ class Comparison:
             "margin": self.margin,
             "confidence": self.confidence,
             "pairs": self.pairs,
+            "look": {"number": self.look.number, "of": self.look.of} if self.look else None,
             "outcome": self.outcome,
             "reason": self.reason,
             "notes": list(self.notes),
@@ -102,8 +106,15 @@ class Comparison:
         }
 
 
-def compare(baseline: Sequence[LevelDone], candidate: Sequence[LevelDone], policy: Policy) -> Comparison:
-    """Judge by the policy; never raises for what was measured, says invalid or inconclusive instead."""
+def compare(
+    baseline: Sequence[LevelDone], candidate: Sequence[LevelDone], policy: Policy, look: Look | None = None
+) -> Comparison:
+    """Judge by the policy; never raises for what was measured, says invalid or inconclusive instead.
+
+    `look` is which of several looks this is; without one the policy's confidence is that of the intervals.
+    """
+    if look is not None:
+        policy = replace(policy, confidence=look.confidence)
     ours, theirs = _grouped(candidate), _grouped(baseline)
     levels = sorted({*ours, *theirs})
     results = tuple(
@@ -118,6 +129,7 @@ def compare(baseline: Sequence[LevelDone], candidate: Sequence[LevelDone], polic
         "level": level,
         "margin": policy.margin,
         "confidence": policy.confidence,
+        "look": look,
     }
     decisive = next((r for r in results if r.concurrency == level and r.metric == policy.metric), None)
     flaw = _flaw(baseline, candidate, policy)
@@ -126,10 +138,13 @@ def compare(baseline: Sequence[LevelDone], candidate: Sequence[LevelDone], polic
         reason = flaw or f"nothing to compare at concurrency {level}: it was not measured on both sides"
         return Comparison(**frame, outcome="invalid", reason=reason, notes=notes, results=results)
     others = "" if flaw else _dissent(decisive, results)
+    outcome, reason = decisive.outcome, decisive.reason + others
+    if outcome in {"better", "equivalent"} and (broken := broken_limit(baseline, candidate, policy)):
+        outcome, reason = "worse", f"{broken}, whatever else: {reason}"
     return Comparison(
         **frame,
-        outcome="invalid" if flaw else decisive.outcome,
-        reason=flaw or decisive.reason + others,
+        outcome="invalid" if flaw else outcome,
+        reason=flaw or reason,
         estimate=decisive.estimate,
         low=decisive.low,
         high=decisive.high,
@@ -295,7 +310,7 @@ def _sentence(effect: Effect, policy: Policy) -> str:
     else:
         near, far = sorted(abs(end) * 100 for end in ends)
         interval = f"{near:.1f} to {far:.1f} %"
-    return f"{_change(math.expm1(effect.mean))} ({policy.confidence * 100:g} % interval {interval})"
+    return f"{_change(math.expm1(effect.mean))} ({policy.confidence * 100:.3g} % interval {interval})"
 
 
 def _change(estimate: float) -> str:

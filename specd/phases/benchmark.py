@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from specd.bench.judge import Comparison, compare
 from specd.bench.plan import LevelDone
+from specd.bench.sequential import SURE, Look, complete_repeats, look_at
 from specd.engines.engine import Engine, Failure, ServerCommand
 from specd.engines.openai_probe import Health, NoToken
 from specd.errors import BenchError
@@ -30,11 +32,21 @@ async def run(ctx: Context) -> Step:
     facts, server = await candidate_view(ctx)
     engine, command = server.engine, server.command
     invocation = str(ctx.fact("candidate.invocation"))
-    digest = plan_digest(ctx.plan(), ctx.model(command))
+    plan = ctx.plan()
+    digest = plan_digest(plan, ctx.model(command))
     have = ctx.store.levels(ctx.row.id, "candidate", invocation, digest)
+    known = ctx.fact("baseline") or {}
+    baseline = [m.done for m in ctx.store.baseline_levels(ctx.service.name, str(known.get("invocation")), digest)]
     try:
         await measure(
-            ctx, side="candidate", invocation=invocation, facts=facts, command=command, engine=engine, have=have
+            ctx,
+            side="candidate",
+            invocation=invocation,
+            facts=facts,
+            command=command,
+            engine=engine,
+            have=have,
+            is_sure=lambda levels: _is_sure(ctx, baseline, levels),
         )
     except BenchError:
         if (dead := await _death(ctx, facts, command)) is None:
@@ -45,8 +57,6 @@ async def run(ctx: Context) -> Step:
         dead := await _death(ctx, facts, command)
     ):
         return dead
-    known = ctx.fact("baseline") or {}
-    baseline = [m.done for m in ctx.store.baseline_levels(ctx.service.name, str(known.get("invocation")), digest)]
     step = _judge(ctx, engine, command, baseline, candidate, await _company(ctx))
     if step.trigger is Trigger.KEEP and (trouble := await _unproven(ctx, facts, command)) is not None:
         return trouble
@@ -93,6 +103,23 @@ async def _death(ctx: Context, facts: UnitFacts, command: ServerCommand) -> Step
     return Step.failed("engine-died", f"the candidate no longer answers, {_DEATH_S:.0f} s after requests failed")
 
 
+def _look(ctx: Context, levels: Sequence[LevelDone]) -> Look | None:
+    """Return the look that the levels of a candidate are due for; None where there is only one in all."""
+    plan = ctx.plan()
+    if not ctx.service.policy.sequential:
+        return None
+    loads = len(plan.levels) + len(plan.rates)
+    return look_at(complete_repeats(levels, loads), plan.repeats, ctx.service.policy.confidence)
+
+
+def _is_sure(ctx: Context, baseline: Sequence[LevelDone], levels: Sequence[LevelDone]) -> bool:
+    """True when a candidate needs no more repeats."""
+    look = _look(ctx, levels)
+    if look is None or look.is_last:
+        return False
+    return compare(baseline, levels, ctx.service.policy, look).outcome in SURE
+
+
 def _judge(
     ctx: Context,
     engine: Engine,
@@ -103,7 +130,7 @@ def _judge(
 ) -> Step:
     sides = {"baseline": summaries(engine, baseline), "candidate": summaries(engine, candidate)}
     ctx.put("levels", sides)
-    comparison = compare(baseline, candidate, ctx.service.policy)
+    comparison = compare(baseline, candidate, ctx.service.policy, _look(ctx, candidate))
     flaw = company or _flaw(engine, command, candidate, sides["candidate"])
     outcome = Outcome.INVALID if flaw else Outcome(comparison.outcome)
     reason = flaw.sentence if flaw else comparison.reason

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -31,15 +32,20 @@ async def measure(
     command: ServerCommand,
     engine: Engine,
     have: list[MeasuredLevel],
+    is_sure: Callable[[list[LevelDone]], bool] = lambda _levels: False,
 ) -> None:
-    """Measure what `have` lacks of the plan; a level counts only when it is complete, so a cut one is done again."""
+    """Measure what `have` lacks of the plan; a level counts only when it is complete, so a cut one is done again.
+
+    Ends earlier once `is_sure` says so of what is measured by then.
+    """
     plan = ctx.plan()
     digest = plan_digest(plan, ctx.model(command))
     done = {measured.done.level for measured in have}
     # Repeats are the outer loop: drift of the machine then touches every level alike.
-    wanted = [Level(c, r) for r in range(1, plan.repeats + 1) for c in plan.levels]
+    wanted = list(plan.work())
     missing = tuple(level for level in wanted if level not in done)
-    if not missing:
+    measured_now = [measured.done for measured in have]
+    if not missing or is_sure(measured_now):
         return
     pace = Pace(plan, missing, _known_s(ctx, digest, have))
     async with (
@@ -51,6 +57,7 @@ async def measure(
                 _progressed(ctx, side, item, pace)
             else:
                 pace.finished(item)
+                measured_now.append(item)
                 ctx.store.add_level(ctx.row, side, invocation, digest, item)
                 ctx.bus.emit(
                     LevelMeasured(
@@ -62,6 +69,20 @@ async def measure(
                         summary=_summary(engine, [item]),
                     )
                 )
+                if _ends_repeat(item.level, wanted) and is_sure(measured_now):
+                    _told_sure(ctx, item.level.repeat, plan, len(missing) - len(measured_now) + len(have))
+                    break
+
+
+def _ends_repeat(level: Level, wanted: list[Level]) -> bool:
+    """True for the last level of a repeat: then a look is due."""
+    return level == [each for each in wanted if each.repeat == level.repeat][-1]
+
+
+def _told_sure(ctx: Context, repeat: int, plan: BenchPlan, levels_left: int) -> None:
+    if levels_left:
+        saved = levels_left * plan.requests
+        ctx.note("info", f"sure after {repeat} of {plan.repeats} repeats, so {saved} requests were not needed")
 
 
 def _known_s(ctx: Context, digest: str, have: list[MeasuredLevel]) -> dict[int, float]:

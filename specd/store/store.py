@@ -280,7 +280,9 @@ class Store:
 
     def add_level(self, trial: TrialRow, side: str, invocation: str, digest: str, done: LevelDone) -> None:
         """Store a finished level; a level of the same invocation and plan that is already there stays."""
-        values = (trial.id, trial.service, side, invocation, digest, done.level.concurrency, done.level.repeat)
+        # A level of the open loop is told apart by its rate.
+        load = done.level.concurrency or -round(done.level.rate * 1000)
+        values = (trial.id, trial.service, side, invocation, digest, load, done.level.repeat)
         with self._db.write(f"level {side}") as db:
             db.execute(
                 "INSERT OR IGNORE INTO level (trial, service, side, invocation, digest, concurrency, repeat, at, body)"
