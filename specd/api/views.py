@@ -50,10 +50,14 @@ def serving(row: TrialRow, unit: str) -> str:
     return f"the baseline {unit}"
 
 
+_FACTS = ("baseline", "candidate", "levels", "comparison", "drift", "guard", "checks")
+
+
 def whole(row: TrialRow, run: TrialRun | None, store: Store, unit: str) -> dict[str, Any]:
     """Return a trial as `show --json` shows it."""
     facts = {
-        key: store.fact(row.id, key) for key in ("baseline", "candidate", "levels", "comparison", "guard", "checks")
+        key: store.fact(row.id, key)
+        for key in ("baseline", "candidate", "levels", "comparison", "guard", "checks", "drift")
     }
     levels = facts["levels"] or {}
     invocation = store.fact(row.id, "candidate.invocation")
@@ -75,6 +79,7 @@ def whole(row: TrialRow, run: TrialRun | None, store: Store, unit: str) -> dict[
         "baseline": _side(facts["baseline"], levels.get("baseline")),
         "candidate": _side({**(facts["candidate"] or {}), "invocation": invocation}, levels.get("candidate")),
         "comparison": facts["comparison"],
+        "drift": facts["drift"],
         "guard": guard_json(facts["guard"]),
         "checks": facts["checks"] or [],
         "note": row.spec.note,

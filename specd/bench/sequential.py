@@ -6,7 +6,7 @@ O'Brien and Fleming, alpha(t) = 2 - 2 Phi(z / sqrt(t)) with t the share of the r
 strong evidence and cost the last one little. They add up to the whole, so that by Bonferroni's inequality the error
 over all looks is at most 1 - confidence, however the looks depend on each other.
 
-The first look comes after two repeats: before that nothing tells how one repeat differs from another.
+The first look comes after three repeats: two tell too little of how one repeat differs from another.
 """
 
 import math
@@ -18,7 +18,7 @@ from specd.bench.plan import LevelDone
 
 __all__ = ["SURE", "Look", "complete_repeats", "look_at"]
 
-_FIRST = 2
+_FIRST = 3
 SURE = frozenset({"better", "worse", "equivalent"})
 
 

@@ -12,7 +12,7 @@ from specd.engines.engine import Engine, Failure, ServerCommand
 from specd.engines.openai_probe import Health, NoToken
 from specd.errors import BenchError
 from specd.phases.context import Context
-from specd.phases.measure import measure, plan_digest, summaries
+from specd.phases.measure import foreign_requests, measure, plan_digest, summaries
 from specd.phases.ready import candidate_view
 from specd.phases.serving import exit_soon, prove_serving
 from specd.phases.step import Step
@@ -25,6 +25,7 @@ __all__ = ["run"]
 _DEATH_S = 15.0
 _MISMATCH_DRAFTS = 500
 _MISMATCH_RATE = 0.05
+_FOREIGN_SHARE = 0.2
 
 
 async def run(ctx: Context) -> Step:
@@ -131,7 +132,7 @@ def _judge(
     sides = {"baseline": summaries(engine, baseline), "candidate": summaries(engine, candidate)}
     ctx.put("levels", sides)
     comparison = compare(baseline, candidate, ctx.service.policy, _look(ctx, candidate))
-    flaw = company or _flaw(engine, command, candidate, sides["candidate"])
+    flaw = company or _flaw(engine, command, candidate, sides["candidate"]) or _strangers(engine, baseline, candidate)
     outcome = Outcome.INVALID if flaw else Outcome(comparison.outcome)
     reason = flaw.sentence if flaw else comparison.reason
     body = {**comparison.as_json(), "outcome": outcome.value, "reason": reason}
@@ -148,6 +149,17 @@ def _judge(
 
 def _wants_keep(ctx: Context, comparison: Comparison) -> bool:
     return (ctx.row.spec.after_better or ctx.service.policy.after_better) == "keep" and bool(comparison.reason)
+
+
+def _strangers(engine: Engine, baseline: list[LevelDone], candidate: list[LevelDone]) -> Failure | None:
+    """Return what makes the numbers void when others used the server so much that they decide them, too."""
+    for side, levels in (("baseline", baseline), ("candidate", candidate)):
+        ours = sum(len(done.samples) for done in levels)
+        theirs = sum(foreign_requests(engine, done) for done in levels)
+        if ours and theirs > _FOREIGN_SHARE * ours:
+            sentence = f"{theirs:.0f} requests of others ended on the {side} beside our {ours}: they shaped the numbers"
+            return Failure(kind="disturbed", sentence=sentence, hint="measure in a quieter hour (`windows`)")
+    return None
 
 
 def _flaw(

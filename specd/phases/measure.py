@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from specd.bench.plan import BenchPlan, Level, LevelDone, Progress
-from specd.bench.summary import acceptance, summarise
+from specd.bench.summary import acceptance, prefix_hit_rate, summarise
 from specd.engines.engine import Engine, ServerCommand
 from specd.phases.context import Context
 from specd.phases.pace import Pace
@@ -15,7 +15,7 @@ from specd.services.service import UnitFacts
 from specd.store import MeasuredLevel
 from states.events import BenchmarkProgressed, LevelMeasured
 
-__all__ = ["measure", "plan_digest", "summaries"]
+__all__ = ["foreign_requests", "measure", "plan_digest", "summaries"]
 
 
 def plan_digest(plan: BenchPlan, model: str) -> str:
@@ -121,6 +121,11 @@ def summaries(engine: Engine, levels: list[LevelDone]) -> list[dict[str, object]
 
 def _summary(engine: Engine, group: list[LevelDone]) -> dict[str, object]:
     figures: dict[str, object] = {"concurrency": group[0].level.concurrency, **summarise(group)}
+    if foreign := sum(foreign_requests(engine, done) for done in group):
+        figures["foreign_requests"] = foreign
+    rates = [prefix_hit_rate(engine.counters(d.metrics_before), engine.counters(d.metrics_after)) for d in group]
+    if known := [rate for rate in rates if rate is not None]:
+        figures["prefix_hit_rate"] = sum(known) / len(known)
     counted = [acceptance(engine.counters(d.metrics_before), engine.counters(d.metrics_after)) for d in group]
     drafts = sum(found["drafts"] for found in counted if found)
     if drafts:
@@ -131,6 +136,15 @@ def _summary(engine: Engine, group: list[LevelDone]) -> dict[str, object]:
         figures["drafts"] = drafts
         figures["acceptance_by_position"] = _by_position([found for found in counted if found])
     return figures
+
+
+def foreign_requests(engine: Engine, done: LevelDone) -> float:
+    """Return how many requests that are not ours ended in a level, by the engine's own count; 0 where it has none."""
+    before, after = engine.counters(done.metrics_before), engine.counters(done.metrics_after)
+    if None in (before.requests_finished, after.requests_finished) or before.process_start != after.process_start:
+        return 0.0
+    ended = (after.requests_finished or 0.0) - (before.requests_finished or 0.0)
+    return max(0.0, ended - len(done.samples))
 
 
 def _by_position(counted: list[dict[str, Any]]) -> list[float] | None:

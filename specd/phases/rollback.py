@@ -8,6 +8,7 @@ from specd.engines.openai_probe import NoToken
 from specd.errors import EngineError, HostError, SpecdError
 from specd.phases.claim import claim_service, give_claim_back
 from specd.phases.context import Baseline, Context
+from specd.phases.drift import measure_drift
 from specd.phases.guard import disarm_guard, rearm_guard
 from specd.phases.loading import stalled
 from specd.phases.release import stop_and_release
@@ -51,6 +52,7 @@ async def run(ctx: Context) -> Step:
         raise EngineError(f"{ctx.service.unit} is up but gave no token: {error.what}") from error
     ctx.report(checks, State.ROLLBACK.value)
     await _start_dependents(ctx)
+    await measure_drift(ctx, await ctx.look_at_baseline(as_loaded=True))
     await _unchanged(ctx)
     await _clear_away(ctx)
     return Step(Trigger.RESTORED, f"{ctx.service.unit} serves again")

@@ -277,3 +277,17 @@ async def test_a_trial_waits_for_the_window_of_its_service(embedded_site: Embedd
 async def all_notes(daemon: Daemon) -> list[str]:
     events = (await daemon.client.get("/v1/events.json", since=0, limit=10000))["events"]
     return [event["text"] for event in events if event["type"] == "NoteAdded"]
+
+
+@pytest.mark.timing
+async def test_the_restored_baseline_is_measured_once_more(embedded_site: EmbeddedSite) -> None:
+    plan = '[benchmarks.eight]\nlevels = [1]\nrepeats = 1\nrequests = 8\nprompts = "quick"\nmax_tokens = 24\n'
+    async with Daemon(embedded_site, f"[services.llm.policy]\ndrift_check = true\n{plan}") as daemon:
+        shown = await daemon.settled(await daemon.submit(benchmark="eight"))
+        assert shown["outcome"] == "worse", shown["reason"]
+        drift = shown["drift"]
+        assert (drift["metric"], drift["level"]) == ("tpot", 1)
+        # The same program on the same machine: far from what the candidate lost.
+        assert abs(drift["estimate"]) < abs(shown["comparison"]["estimate"]) / 2
+        aborted = await daemon.submit(env={"SPECD_REHEARSAL_FAULT": "die:weights:1"})
+        assert (await daemon.settled(aborted))["drift"] is None

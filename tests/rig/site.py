@@ -88,6 +88,10 @@ class Site(Protocol):
         ...
 
 
+# Only the tests of that measurement itself have time for it.
+POLICY = "[services.llm.policy]\ndrift_check = false\n"
+
+
 def config_text(site: Site, extra: str = "") -> str:
     """Return a config for a daemon beside the site: short benchmark, short deadlines."""
     return f"""\
@@ -119,6 +123,7 @@ rollback_stall_s = 10
 lease_s = 30
 renew_s = 2
 
+{POLICY if "policy]" not in extra else ""}
 [benchmarks.tiny]
 levels = [1, 2]
 repeats = 2

@@ -217,8 +217,8 @@ def test_json_form() -> None:
         json.dumps(compare(side(levels=(1, 4)), side(0.9, levels=(1, 4)), POLICY).as_json(), allow_nan=False)
     )
     assert list(found) == [
-        "metric", "level", "estimate", "low", "high", "unit", "margin", "confidence", "pairs", "outcome", "reason",
-        "notes", "levels",
+        "metric", "level", "estimate", "low", "high", "unit", "margin", "confidence", "pairs", "look", "outcome",
+        "reason", "notes", "levels",
     ]  # fmt: skip
     assert [level["concurrency"] for level in found["levels"]] == [1, 4]
     tpot = found["levels"][1]["metrics"]["tpot"]
