@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from specd.bench.plan import BenchPlan, Level, LevelDone, Progress
+from specd.bench.plan import BenchPlan, LevelDone, Progress
 from specd.bench.summary import acceptance, summarise
 from specd.engines.engine import Engine, ServerCommand
 from specd.phases.context import Context
@@ -36,9 +36,7 @@ async def measure(
     plan = ctx.plan()
     digest = plan_digest(plan, ctx.model(command))
     done = {measured.done.level for measured in have}
-    # Repeats are the outer loop: drift of the machine then touches every level alike.
-    wanted = [Level(c, r) for r in range(1, plan.repeats + 1) for c in plan.levels]
-    missing = tuple(level for level in wanted if level not in done)
+    missing = tuple(level for level in plan.work() if level not in done)
     if not missing:
         return
     pace = Pace(plan, missing, _known_s(ctx, digest, have))
@@ -59,16 +57,17 @@ async def measure(
                         side=side,
                         concurrency=item.level.concurrency,
                         repeat=item.level.repeat,
+                        rate=item.level.rate,
                         summary=_summary(engine, [item]),
                     )
                 )
 
 
-def _known_s(ctx: Context, digest: str, have: list[MeasuredLevel]) -> dict[int, float]:
-    """Return the seconds of a level of each concurrency, from what is measured of either side under this plan."""
+def _known_s(ctx: Context, digest: str, have: list[MeasuredLevel]) -> dict[tuple[int, float], float]:
+    """Return the seconds of a level of each load, from what is measured of either side under this plan."""
     invocation = str((ctx.fact("baseline") or {}).get("invocation"))
     levels = [*ctx.store.baseline_levels(ctx.service.name, invocation, digest), *have]
-    return {measured.done.level.concurrency: measured.done.wall_s for measured in levels}
+    return {measured.done.level.load: measured.done.wall_s for measured in levels}
 
 
 def _progressed(ctx: Context, side: str, item: Progress, pace: Pace) -> None:
@@ -80,6 +79,7 @@ def _progressed(ctx: Context, side: str, item: Progress, pace: Pace) -> None:
             side=side,
             concurrency=item.level.concurrency,
             repeat=item.level.repeat,
+            rate=item.level.rate,
             done=item.done,
             total=item.total,
             failed=item.failed,
@@ -91,15 +91,16 @@ def _progressed(ctx: Context, side: str, item: Progress, pace: Pace) -> None:
 
 
 def summaries(engine: Engine, levels: list[LevelDone]) -> list[dict[str, object]]:
-    """Return the figures of each concurrency over all its repeats, lowest first."""
-    by_concurrency: dict[int, list[LevelDone]] = {}
+    """Return the figures of each load over all its repeats: concurrencies first, then rates, each lowest first."""
+    by_load: dict[tuple[int, float], list[LevelDone]] = {}
     for done in levels:
-        by_concurrency.setdefault(done.level.concurrency, []).append(done)
-    return [_summary(engine, group) for _, group in sorted(by_concurrency.items())]
+        by_load.setdefault(done.level.load, []).append(done)
+    return [_summary(engine, group) for _, group in sorted(by_load.items(), key=lambda item: (item[0][1], item[0][0]))]
 
 
 def _summary(engine: Engine, group: list[LevelDone]) -> dict[str, object]:
-    figures: dict[str, object] = {"concurrency": group[0].level.concurrency, **summarise(group)}
+    concurrency, rate = group[0].level.load
+    figures: dict[str, object] = {"concurrency": concurrency, "rate": rate, **summarise(group)}
     counted = [acceptance(engine.counters(d.metrics_before), engine.counters(d.metrics_after)) for d in group]
     drafts = sum(found["drafts"] for found in counted if found)
     if drafts:
