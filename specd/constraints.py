@@ -22,6 +22,7 @@ __all__ = [
     "listen_address",
     "no_option",
     "one_of",
+    "prompt_sets",
     "record_name",
     "unit_name",
     "window",
@@ -69,6 +70,17 @@ def one_of(*words: str) -> Rule:
         return value
 
     return rule
+
+
+def prompt_sets(value: Any) -> Any:
+    """Accept a prompt set's name or path, or a table of several with weights."""
+    names = value if isinstance(value, dict) else {value: 1}
+    if not names or "" in names:
+        raise ValueError("must name a prompt set")
+    for name, weight in names.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or weight <= 0:
+            raise ValueError(f"the weight of {name} must be a number above 0")
+    return {name: float(weight) for name, weight in value.items()} if isinstance(value, dict) else value
 
 
 def record_name(value: str) -> str:

@@ -16,6 +16,7 @@ from specd.constraints import (
     listen_address,
     no_option,
     one_of,
+    prompt_sets,
     record_name,
     unit_name,
     window,
@@ -146,13 +147,20 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSettings:
-    """[benchmarks.NAME]: a benchmark plan."""
+    """[benchmarks.NAME]: a benchmark plan.
+
+    `levels` are concurrencies, `rates` requests per second, measured after them. `arrivals` is poisson,
+    constant or a file of timestamps. `prompts` names a set, or several with weights.
+    """
 
     name: Given
     levels: tuple[Annotated[int, within(1, 4096)], ...] = (1, 4)
+    rates: tuple[Annotated[float, within(0.001, 10_000)], ...] = ()
+    arrivals: str = "poisson"
+    ramp_s: SecondsOrNone = 0.0
     repeats: Annotated[int, within(1, 1000)] = 3
     requests: Annotated[int, within(1, 1_000_000)] = 12
-    prompts: str = "diverse"
+    prompts: Annotated[str | Mapping[str, float], prompt_sets] = "diverse"
     max_tokens: Annotated[int, within(1, 1_000_000)] = 256
     temperature: Annotated[float, within(0, 5)] = 0.0
     warmup_requests: Annotated[int, within(0, 10_000)] = 4

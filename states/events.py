@@ -149,6 +149,7 @@ class BaselineReused(Event):
 class BenchmarkProgressed(Event):
     """Requests of one level so far (a total of 0 is its warm-up); side is baseline or candidate.
 
+    `rate` is in requests per second; in its levels concurrency is 0, and in those of a concurrency it is 0.
     `fraction` and `eta_s` tell how far the measurement of this side is as a whole, None while that is not known.
     """
 
@@ -161,6 +162,7 @@ class BenchmarkProgressed(Event):
     output_tok_s: float | None = None
     fraction: float | None = None
     eta_s: float | None = None
+    rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,7 @@ class LevelMeasured(Event):
     concurrency: int
     repeat: int
     summary: Mapping[str, Any] = field(default_factory=dict)
+    rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

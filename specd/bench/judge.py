@@ -25,7 +25,7 @@ from typing import Any
 
 from specd.bench.effect import Effect, Pair, clustered, simple
 from specd.bench.limits import broken_limit
-from specd.bench.plan import LevelDone, Sample
+from specd.bench.plan import Level, LevelDone, Sample
 from specd.bench.sequential import Look
 from specd.bench.summary import percentile
 from specd.bench.workload import base_id
@@ -57,9 +57,10 @@ class Result:
     baseline: float | None = None
     candidate: float | None = None
     reason: str = ""
+    rate: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON form; the concurrency stands one level above."""
+        """Return the JSON form; the load stands one level above."""
         shown = ("outcome", "estimate", "low", "high", "pairs", "baseline", "candidate", "reason")
         return {"unit": _UNITS[self.metric], **{name: getattr(self, name) for name in shown}}
 
@@ -84,9 +85,10 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return what is stored and shown."""
-        levels: dict[int, dict[str, Any]] = {}
+        levels: dict[tuple[float, int], dict[str, Any]] = {}
         for result in self.results:
-            entry = levels.setdefault(result.concurrency, {"concurrency": result.concurrency, "metrics": {}})
+            load = {"concurrency": result.concurrency, "rate": result.rate}
+            entry = levels.setdefault((result.rate, result.concurrency), {**load, "metrics": {}})
             entry["metrics"][result.metric] = result.as_json()
         return {
             "metric": self.metric,
@@ -102,7 +104,7 @@ class Comparison:
             "outcome": self.outcome,
             "reason": self.reason,
             "notes": list(self.notes),
-            "levels": [levels[concurrency] for concurrency in sorted(levels)],
+            "levels": [levels[load] for load in sorted(levels)],
         }
 
 
@@ -116,14 +118,9 @@ def compare(
     if look is not None:
         policy = replace(policy, confidence=look.confidence)
     ours, theirs = _grouped(candidate), _grouped(baseline)
-    levels = sorted({*ours, *theirs})
-    results = tuple(
-        _judge(metric, concurrency, theirs[concurrency], ours[concurrency], policy)
-        for concurrency in levels
-        if concurrency in ours and concurrency in theirs
-        for metric in METRICS
-    )
-    level = policy.level or (levels[0] if levels else 0)
+    loads = sorted({*ours} & {*theirs}, key=lambda load: (load[1], load[0]))
+    results = tuple(_judge(metric, theirs[load], ours[load], policy) for load in loads for metric in METRICS)
+    level = policy.level or min((concurrency for concurrency, rate in {*ours, *theirs} if not rate), default=0)
     frame: dict[str, Any] = {
         "metric": policy.metric,
         "level": level,
@@ -131,7 +128,7 @@ def compare(
         "confidence": policy.confidence,
         "look": look,
     }
-    decisive = next((r for r in results if r.concurrency == level and r.metric == policy.metric), None)
+    decisive = next((r for r in results if (r.concurrency, r.metric) == (level, policy.metric)), None)
     flaw = _flaw(baseline, candidate, policy)
     notes = tuple(_notes(baseline, candidate))
     if decisive is None:
@@ -154,18 +151,18 @@ def compare(
     )
 
 
-def _judge(
-    metric: str, concurrency: int, baseline: list[LevelDone], candidate: list[LevelDone], policy: Policy
-) -> Result:
+def _judge(metric: str, baseline: list[LevelDone], candidate: list[LevelDone], policy: Policy) -> Result:
+    level = baseline[0].level
     medians = (_median(metric, baseline), _median(metric, candidate))
     frame: dict[str, Any] = {
-        "concurrency": concurrency, "metric": metric, "baseline": medians[0], "candidate": medians[1],
+        "concurrency": level.concurrency, "rate": level.rate, "metric": metric,
+        "baseline": medians[0], "candidate": medians[1],
     }  # fmt: skip
     flaw = _mixture(metric, baseline, candidate) or _client_bound(metric, baseline, candidate)
     if flaw:
-        return Result(**frame, outcome="invalid", reason=f"{flaw} at concurrency {concurrency}")
+        return Result(**frame, outcome="invalid", reason=f"{flaw} at {level.name}")
     effect, pairs = _effect(metric, baseline, candidate, policy.confidence)
-    place = f"in {_NAMES[metric]} at concurrency {concurrency}"
+    place = f"in {_NAMES[metric]} at {level.name}"
     if effect is None or (metric != "output_tok_s" and pairs < MIN_PAIRS):
         reason = f"too little to judge {place}: {_count(metric, pairs)}"
         return Result(**frame, outcome="inconclusive", pairs=pairs, reason=reason)
@@ -244,8 +241,10 @@ def _mixture(metric: str, baseline: list[LevelDone], candidate: list[LevelDone])
 
 
 def _client_bound(metric: str, baseline: list[LevelDone], candidate: list[LevelDone]) -> str:
-    """Say so when the client's event loop was late by more than a tenth of what it measured."""
+    """Say so when the client limited a level, or its event loop was late by more than a tenth of what it measured."""
     for side, levels in (("baseline", baseline), ("candidate", candidate)):
+        if bound := next((level.client_bound for level in levels if level.client_bound), ""):
+            return f"client-bound: of the {side}, {bound}"
         spans = []
         for sample in _good(levels):
             if sample.ttft_ms is not None and sample.e2e_ms is not None:
@@ -262,14 +261,15 @@ def _flaw(baseline: Sequence[LevelDone], candidate: Sequence[LevelDone], policy:
     if len(endpoints) > 1:
         return "the sides were measured over different endpoints (chat and plain completions)"
     for side, levels in (("baseline", baseline), ("candidate", candidate)):
-        for concurrency, group in sorted(_grouped(levels).items()):
+        for group in _grouped(levels).values():
+            name = group[0].level.name
             stopped = next((level.stopped_early for level in group if level.stopped_early), "")
             if stopped:
-                return f"the {side} was given up at concurrency {concurrency}: {stopped}"
+                return f"the {side} was given up at {name}: {stopped}"
             samples = [sample for level in group for sample in level.samples]
             failed = [sample for sample in samples if sample.error]
             if samples and len(failed) > policy.max_error_rate * len(samples):
-                share = f"{len(failed)} of {len(samples)} requests to the {side} failed at concurrency {concurrency}"
+                share = f"{len(failed)} of {len(samples)} requests to the {side} failed at {name}"
                 return f"{share} ({failed[0].error})"
     return ""
 
@@ -288,6 +288,12 @@ def _notes(baseline: Sequence[LevelDone], candidate: Sequence[LevelDone]) -> lis
     routes = {level.route for level in (*baseline, *candidate) if level.route}
     if routes - {"direct"}:
         notes.append(f"measured over {' and '.join(sorted(routes))}, which adds its own delay to TTFT")
+    notes += [
+        f"{side}, {level.level.name}: {note}"
+        for side, levels in (("baseline", baseline), ("candidate", candidate))
+        for level in levels
+        for note in (*level.notes, *([f"saturated: {level.saturated}"] if level.saturated else []))
+    ]
     crowds = {level.level.concurrency for level in (*baseline, *candidate) if level.in_flight < level.level.concurrency}
     if crowds:
         notes.append(
@@ -300,7 +306,7 @@ def _dissent(decisive: Result, results: Sequence[Result]) -> str:
     """Say in which other levels the same metric came out the other way."""
     others = {"better": ("worse",), "worse": ("better",)}.get(decisive.outcome, ("better", "worse"))
     found = [r for r in results if r.metric == decisive.metric and r is not decisive and r.outcome in others]
-    return "".join(f"; but {_change(r.estimate or 0.0)} at concurrency {r.concurrency}" for r in found)
+    return "".join(f"; but {_change(r.estimate or 0.0)} at {Level(r.concurrency, 0, r.rate).name}" for r in found)
 
 
 def _sentence(effect: Effect, policy: Policy) -> str:
@@ -331,8 +337,8 @@ def _good(levels: Sequence[LevelDone]) -> list[Sample]:
     return [sample for level in levels for sample in level.samples if not sample.error]
 
 
-def _grouped(levels: Sequence[LevelDone]) -> dict[int, list[LevelDone]]:
-    groups: dict[int, list[LevelDone]] = {}
+def _grouped(levels: Sequence[LevelDone]) -> dict[tuple[int, float], list[LevelDone]]:
+    groups: dict[tuple[int, float], list[LevelDone]] = {}
     for level in levels:
-        groups.setdefault(level.level.concurrency, []).append(level)
+        groups.setdefault(level.level.load, []).append(level)
     return groups

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specd.cli.figures import level_figure
+from specd.cli.figures import level_figure, load_words
 from specd.cli.text import clean, duration, figure, local_time
 
 __all__ = ["event_words", "figures_words", "progress_words", "requests_words"]
@@ -69,7 +69,7 @@ def _finished_check(event: Event) -> str:
 
 def requests_words(event: Event) -> str:
     """Return a BenchmarkProgressed's requests and speed, without the measurement's share and end."""
-    text = f"{event.get('side')}, concurrency {event.get('concurrency')}, repeat {event.get('repeat')}: "
+    text = f"{event.get('side')}, {load_words(event)}, repeat {event.get('repeat')}: "
     text += f"{event.get('done')} of {event.get('total')} requests" if event.get("total") else "warm-up"
     text += f", {event['failed']} failed" if event.get("failed") else ""
     speed = event.get("output_tok_s")
@@ -83,7 +83,7 @@ def _measuring(event: Event) -> str:
 
 
 def _measured(event: Event) -> str:
-    side = f"{event.get('side')}, concurrency {event.get('concurrency')}, repeat {event.get('repeat')}"
+    side = f"{event.get('side')}, {load_words(event)}, repeat {event.get('repeat')}"
     return f"measured {side}: {figures_words(event.get('summary') or {})}"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from specd.cli.text import clean, figure
 
-__all__ = ["FIGURES", "LOWER_IS_BETTER", "comparison_words", "level_figure", "level_pairs", "level_rows"]
+__all__ = ["FIGURES", "LOWER_IS_BETTER", "comparison_words", "level_figure", "level_pairs", "level_rows", "load_words"]
 
 # Where in a level, title, decimals.
 FIGURES = (
@@ -22,16 +22,29 @@ _METRICS = {"tpot": "time per token", "ttft": "time to the first token", "output
 Level = Mapping[str, Any]
 
 
-def level_pairs(trial: Mapping[str, Any]) -> list[tuple[int, Level, Level]]:
-    """Return (concurrency, baseline's level, candidate's level), lowest first; {} where a side lacks it."""
+def load_words(level: Mapping[str, Any]) -> str:
+    """Return what a level's load was: `concurrency 4` or `0.5 requests/s`."""
+    rate = level.get("rate")
+    if isinstance(rate, int | float) and rate > 0:
+        return f"{rate:g} requests/s"
+    return f"concurrency {level.get('concurrency')}"
+
+
+def level_pairs(trial: Mapping[str, Any]) -> list[tuple[str, Level, Level]]:
+    """Return (load in words, baseline's level, candidate's level), concurrencies first, each lowest first; {} where a
+    side lacks it."""
     sides = []
     for side in ("baseline", "candidate"):
         levels = (trial.get(side) or {}).get("levels") or []
-        sides.append(
-            {int(level["concurrency"]): level for level in levels if isinstance(level.get("concurrency"), int)}
-        )
+        sides.append({_load(level): level for level in levels if isinstance(level.get("concurrency"), int)})
     baseline, candidate = sides
-    return [(level, baseline.get(level, {}), candidate.get(level, {})) for level in sorted({*baseline, *candidate})]
+    pairs = [(baseline.get(load, {}), candidate.get(load, {})) for load in sorted({*baseline, *candidate})]
+    return [(load_words(before or after), before, after) for before, after in pairs]
+
+
+def _load(level: Level) -> tuple[float, int]:
+    rate = level.get("rate")
+    return (float(rate) if isinstance(rate, int | float) else 0.0, int(level["concurrency"]))
 
 
 def level_figure(level: Level, key: str) -> float | None:
@@ -45,8 +58,8 @@ def level_figure(level: Level, key: str) -> float | None:
 def level_rows(trial: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """Return the rows of a table: figure, baseline, candidate, difference; [] when nothing was measured."""
     rows: list[tuple[str, str, str, str]] = []
-    for concurrency, baseline, candidate in level_pairs(trial):
-        rows.append((f"concurrency {concurrency}", "baseline", "candidate", "difference"))
+    for load, baseline, candidate in level_pairs(trial):
+        rows.append((load, "baseline", "candidate", "difference"))
         for key, title, digits in FIGURES:
             before, after = _scaled(key, baseline), _scaled(key, candidate)
             if before is None and after is None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specd.bench.judge import compare
-from specd.bench.plan import Level, LevelDone, Sample
+from specd.bench.plan import LevelDone
 from specd.cli.text import clean
 from specd.config import parse_config
 from specd.errors import ConfigError, UsageError
@@ -41,9 +41,7 @@ def rejudged(trial: Mapping[str, Any], levels: Mapping[str, Any], text: str) -> 
 
 
 def _level(body: Mapping[str, Any]) -> LevelDone:
-    samples = tuple(Sample(**sample) for sample in body["samples"])
-    rest = {key: value for key, value in body.items() if key not in {"level", "samples"}}
-    return LevelDone(**rest, level=Level(**body["level"]), samples=samples, metrics_before="", metrics_after="")
+    return LevelDone.from_json({**body, "metrics_before": "", "metrics_after": ""})
 
 
 def _is_toml(value: str) -> bool:

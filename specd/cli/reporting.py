@@ -61,7 +61,7 @@ async def _trial(client: ApiClient, name: str, policy: str, *, with_requests: bo
         trial = rejudged(trial, levels, policy)
     if with_requests:
         trial["requests"] = [
-            {"side": side, **sample}
+            {"side": side, "rate": level["level"].get("rate", 0.0), **sample}
             for side in _SIDES
             for level in levels.get(side) or []
             for sample in level["samples"]

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from specd.config.document import Document, Null, nearest
@@ -118,6 +119,10 @@ def _read_value(kind: Any, rules: tuple[Any, ...], value: Any, path: KeyPath, do
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return read_record(kind, value, path, document, base, {})
     origin = get_origin(kind)
+    if origin is UnionType:
+        # A plain value or a table of them.
+        one = next(part for part in get_args(kind) if (get_origin(part) is Mapping) is isinstance(value, dict))
+        return _read_value(one, rules, value, path, document, base)
     if origin is Mapping:
         return _read_mapping(get_args(kind)[1], rules, value, path, document, base)
     if origin is tuple:

@@ -290,6 +290,9 @@ class Context:
         bench = self.bench
         return BenchPlan(
             levels=bench.levels,
+            rates=bench.rates,
+            arrivals=bench.arrivals,
+            ramp_s=bench.ramp_s,
             repeats=bench.repeats,
             requests=bench.requests,
             prompts=bench.prompts,

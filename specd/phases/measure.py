@@ -41,7 +41,6 @@ async def measure(
     plan = ctx.plan()
     digest = plan_digest(plan, ctx.model(command))
     done = {measured.done.level for measured in have}
-    # Repeats are the outer loop: drift of the machine then touches every level alike.
     wanted = list(plan.work())
     missing = tuple(level for level in wanted if level not in done)
     measured_now = [measured.done for measured in have]
@@ -66,6 +65,7 @@ async def measure(
                         side=side,
                         concurrency=item.level.concurrency,
                         repeat=item.level.repeat,
+                        rate=item.level.rate,
                         summary=_summary(engine, [item]),
                     )
                 )
@@ -85,11 +85,11 @@ def _told_sure(ctx: Context, repeat: int, plan: BenchPlan, levels_left: int) -> 
         ctx.note("info", f"sure after {repeat} of {plan.repeats} repeats, so {saved} requests were not needed")
 
 
-def _known_s(ctx: Context, digest: str, have: list[MeasuredLevel]) -> dict[int, float]:
-    """Return the seconds of a level of each concurrency, from what is measured of either side under this plan."""
+def _known_s(ctx: Context, digest: str, have: list[MeasuredLevel]) -> dict[tuple[int, float], float]:
+    """Return the seconds of a level of each load, from what is measured of either side under this plan."""
     invocation = str((ctx.fact("baseline") or {}).get("invocation"))
     levels = [*ctx.store.baseline_levels(ctx.service.name, invocation, digest), *have]
-    return {measured.done.level.concurrency: measured.done.wall_s for measured in levels}
+    return {measured.done.level.load: measured.done.wall_s for measured in levels}
 
 
 def _progressed(ctx: Context, side: str, item: Progress, pace: Pace) -> None:
@@ -101,6 +101,7 @@ def _progressed(ctx: Context, side: str, item: Progress, pace: Pace) -> None:
             side=side,
             concurrency=item.level.concurrency,
             repeat=item.level.repeat,
+            rate=item.level.rate,
             done=item.done,
             total=item.total,
             failed=item.failed,
@@ -112,19 +113,20 @@ def _progressed(ctx: Context, side: str, item: Progress, pace: Pace) -> None:
 
 
 def summaries(engine: Engine, levels: list[LevelDone]) -> list[dict[str, object]]:
-    """Return the figures of each concurrency over all its repeats, lowest first."""
-    by_concurrency: dict[int, list[LevelDone]] = {}
+    """Return the figures of each load over all its repeats: concurrencies first, then rates, each lowest first."""
+    by_load: dict[tuple[int, float], list[LevelDone]] = {}
     for done in levels:
-        by_concurrency.setdefault(done.level.concurrency, []).append(done)
-    return [_summary(engine, group) for _, group in sorted(by_concurrency.items())]
+        by_load.setdefault(done.level.load, []).append(done)
+    return [_summary(engine, group) for _, group in sorted(by_load.items(), key=lambda item: (item[0][1], item[0][0]))]
 
 
 def _summary(engine: Engine, group: list[LevelDone]) -> dict[str, object]:
-    figures: dict[str, object] = {"concurrency": group[0].level.concurrency, **summarise(group)}
+    concurrency, rate = group[0].level.load
+    figures: dict[str, object] = {"concurrency": concurrency, "rate": rate, **summarise(group)}
     if foreign := sum(foreign_requests(engine, done) for done in group):
         figures["foreign_requests"] = foreign
-    rates = [prefix_hit_rate(engine.counters(d.metrics_before), engine.counters(d.metrics_after)) for d in group]
-    if known := [rate for rate in rates if rate is not None]:
+    hits = [prefix_hit_rate(engine.counters(d.metrics_before), engine.counters(d.metrics_after)) for d in group]
+    if known := [share for share in hits if share is not None]:
         figures["prefix_hit_rate"] = sum(known) / len(known)
     counted = [acceptance(engine.counters(d.metrics_before), engine.counters(d.metrics_after)) for d in group]
     drafts = sum(found["drafts"] for found in counted if found)

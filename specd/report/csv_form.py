@@ -21,17 +21,18 @@ def as_csv(trials: Sequence[Trial]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     keys = [key for key, _, _ in FIGURES]
     sides = [f"{side}_{key.replace('.', '_')}" for key in keys for side in ("baseline", "candidate")]
-    writer.writerow([*_FACTS, "changes", *_COMPARISON, "concurrency", *sides])
+    writer.writerow([*_FACTS, "changes", *_COMPARISON, "concurrency", "rate", *sides])
     for trial in trials:
         facts = [_cell(trial.get(key)) for key in _FACTS]
         changed = _cell(" ".join(f"{name}={value}" for name, value in changes(trial)))
         compared = [_cell((trial.get("comparison") or {}).get(key)) for key in _COMPARISON]
         pairs = level_pairs(trial)
-        for concurrency, baseline, candidate in pairs:
+        for _, baseline, candidate in pairs:
+            level = baseline or candidate
             figures = [level_figure(side, key) for key in keys for side in (baseline, candidate)]
-            writer.writerow([*facts, changed, *compared, concurrency, *figures])
+            writer.writerow([*facts, changed, *compared, level["concurrency"], level.get("rate") or 0, *figures])
         if not pairs:
-            writer.writerow([*facts, changed, *compared, None, *(None for _ in sides)])
+            writer.writerow([*facts, changed, *compared, None, None, *(None for _ in sides)])
     return text.getvalue()
 
 

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from specd.cli.figures import FIGURES, LOWER_IS_BETTER, comparison_words, level_figure, level_pairs, level_rows
+from specd.cli.figures import (
+    FIGURES,
+    LOWER_IS_BETTER,
+    comparison_words,
+    level_figure,
+    level_pairs,
+    level_rows,
+    load_words,
+)
 from specd.cli.text import clean, figure
 from specd.report.plots import acceptance_plot, curve_plot, distribution_plot, interval_plot, timeline_plot
 from specd.report.rows import HEAD, Trial, changes, history, overview_row, reasons, to_apply
@@ -77,9 +85,15 @@ def _section(trial: Trial) -> str:
 
 def _distributions(trial: Trial) -> list[str]:
     requests = trial.get("requests") or []
-    levels = sorted({int(request["concurrency"]) for request in requests})
+    loads = {
+        load_words(request): (float(request.get("rate") or 0), int(request["concurrency"])) for request in requests
+    }
     kinds = (("ttft_ms", "Time to the first token"), ("tpot_ms", "Time per token"))
-    return [distribution_plot(requests, key, title, level) for key, title in kinds for level in levels]
+    return [
+        distribution_plot(requests, key, title, level)
+        for key, title in kinds
+        for level in sorted(loads, key=lambda load: loads[load])
+    ]
 
 
 def _figure_tables(rows: Sequence[Sequence[str]]) -> str:
@@ -95,11 +109,11 @@ def _figure_tables(rows: Sequence[Sequence[str]]) -> str:
 def _chart(trial: Trial, key: str, title: str, digits: int) -> str:
     """Return a figure of all levels as pairs of bars, or "" when no level has it."""
     bars: list[tuple[str, str, float]] = []
-    for concurrency, baseline, candidate in level_pairs(trial):
+    for load, baseline, candidate in level_pairs(trial):
         for side, css, level in (("baseline", "base", baseline), ("candidate", "cand", candidate)):
             value = level_figure(level, key)
             if value is not None:
-                bars.append((f"{side}, {concurrency}", css, value))
+                bars.append((f"{side}, {load.removeprefix('concurrency ')}", css, value))
     if not bars:
         return ""
     largest = max(value for _, _, value in bars) or 1.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from specd.cli.figures import comparison_words, level_figure, level_pairs
+from specd.cli.figures import comparison_words, level_figure, level_pairs, load_words
 from specd.cli.text import clean, duration, figure, moment
 
 __all__ = ["acceptance_plot", "curve_plot", "distribution_plot", "interval_plot", "timeline_plot"]
@@ -52,15 +52,13 @@ class _Frame:
         return f'<svg {size} role="img">{frame}{"".join(self.shapes)}</svg>'
 
 
-def distribution_plot(requests: Sequence[Mapping[str, Any]], key: str, title: str, concurrency: int) -> str:
+def distribution_plot(requests: Sequence[Mapping[str, Any]], key: str, title: str, load: str) -> str:
     """Return the share of requests that were at least as fast, for each side; "" without numbers on both."""
     sides = {
         side: sorted(
             float(request[key])
             for request in requests
-            if request.get("side") == side
-            and request.get("concurrency") == concurrency
-            and _is_number(request.get(key))
+            if request.get("side") == side and load_words(request) == load and _is_number(request.get(key))
         )
         for side, _ in _SIDES
     }
@@ -74,23 +72,24 @@ def distribution_plot(requests: Sequence[Mapping[str, Any]], key: str, title: st
         for number, value in enumerate(values, start=1):
             path += f" H{frame.x(value):.1f} V{frame.y(number / len(values)):.1f}"
         frame.shapes.append(f'<path class="line {css}" d="{path} H{frame.x(max(every)):.1f}"/>')
-    return f"<h3>{escape(title)}, concurrency {concurrency}</h3>{frame.svg()}"
+    return f"<h3>{escape(title)}, {escape(load)}</h3>{frame.svg()}"
 
 
 def curve_plot(trial: Mapping[str, Any]) -> str:
     """Return throughput against time per token over the levels; "" with fewer than two of them on both sides."""
-    points: dict[str, list[tuple[float, float, int]]] = {side: [] for side, _ in _SIDES}
-    for concurrency, baseline, candidate in level_pairs(trial):
+    points: dict[str, list[tuple[float, float, str]]] = {side: [] for side, _ in _SIDES}
+    for load, baseline, candidate in level_pairs(trial):
+        name = load.removeprefix("concurrency ")
         for (side, _), level in zip(_SIDES, (baseline, candidate), strict=True):
             rate, time = level_figure(level, "output_tok_s"), level_figure(level, "tpot_ms.median")
             if rate is not None and time is not None:
-                points[side].append((time, rate, concurrency))
+                points[side].append((time, rate, name))
     if not all(len(found) > 1 for found in points.values()):
         return ""
     every = [point for found in points.values() for point in found]
     frame = _Frame([p[0] for p in every], [p[1] for p in every], "time per token, median (ms)", "output tok/s")
     for side, css in _SIDES:
-        places = [(frame.x(time), frame.y(rate), concurrency) for time, rate, concurrency in points[side]]
+        places = [(frame.x(time), frame.y(rate), escape(name)) for time, rate, name in points[side]]
         frame.shapes.append(
             f'<path class="line {css}" d="M' + " L".join(f"{x:.1f},{y:.1f}" for x, y, _ in places) + '"/>'
         )
@@ -98,16 +97,16 @@ def curve_plot(trial: Mapping[str, Any]) -> str:
             f'<circle class="{css}" cx="{x:.1f}" cy="{y:.1f}" r="3"/><text x="{x + 5:.1f}" y="{y + 12:.1f}">{c}</text>'
             for x, y, c in places
         ]
-    return f"<h3>Throughput against latency, by concurrency</h3>{frame.svg()}"
+    return f"<h3>Throughput against latency, by load</h3>{frame.svg()}"
 
 
 def acceptance_plot(trial: Mapping[str, Any]) -> str:
     """Return how often the draft token of each position was accepted, at the lowest level that tells."""
-    for concurrency, _, candidate in level_pairs(trial):
+    for load, _, candidate in level_pairs(trial):
         shares = candidate.get("acceptance_by_position")
         if isinstance(shares, list) and shares and all(_is_number(share) for share in shares):
             bars = [(f"position {n}", float(share), f"{share:.0%}") for n, share in enumerate(shares, start=1)]
-            return f"<h3>Draft tokens accepted, concurrency {concurrency}</h3>{_bars(bars, 1.0)}"
+            return f"<h3>Draft tokens accepted, {escape(load)}</h3>{_bars(bars, 1.0)}"
     return ""
 
 

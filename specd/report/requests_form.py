@@ -13,8 +13,20 @@ __all__ = ["requests_csv", "requests_parquet"]
 
 _TRIAL = ("trial", "name", "service", "outcome")
 _COLUMNS = (
-    *("side", "concurrency", "repeat", "prompt_id", "started_at", "ttft_ms", "answer_ttft_ms", "tpot_ms", "e2e_ms"),
+    *(
+        "side",
+        "concurrency",
+        "rate",
+        "repeat",
+        "prompt_id",
+        "started_at",
+        "ttft_ms",
+        "answer_ttft_ms",
+        "tpot_ms",
+        "e2e_ms",
+    ),
     *("tokens_in", "tokens_out", "tokens_reasoning", "chunks", "exact", "finish", "error"),
+    *("gap_p50_ms", "gap_p99_ms", "resent", "bunched", "send_delay_ms"),
 )
 
 

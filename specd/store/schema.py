@@ -55,7 +55,22 @@ CREATE TABLE submission (key TEXT PRIMARY KEY, trials TEXT NOT NULL, at TEXT NOT
 # The list of trials, newest first, a page at a time.
 _BY_AGE = "CREATE INDEX trial_by_age ON trial (created_at);"
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _BY_AGE)
+# Levels of an open loop: a rate belongs to what tells levels apart.
+_RATES = """
+CREATE TABLE level_by_load (
+    id INTEGER PRIMARY KEY, trial TEXT NOT NULL REFERENCES trial (id), service TEXT NOT NULL, side TEXT NOT NULL,
+    invocation TEXT NOT NULL, digest TEXT NOT NULL, concurrency INTEGER NOT NULL, rate REAL NOT NULL,
+    repeat INTEGER NOT NULL, at TEXT NOT NULL, body TEXT NOT NULL,
+    UNIQUE (trial, side, invocation, digest, concurrency, rate, repeat)
+) STRICT;
+INSERT INTO level_by_load
+    SELECT id, trial, service, side, invocation, digest, concurrency, 0.0, repeat, at, body FROM level;
+DROP TABLE level;
+ALTER TABLE level_by_load RENAME TO level;
+CREATE INDEX level_by_invocation ON level (service, side, invocation, digest);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _BY_AGE, _RATES)
 _BACKUPS_KEPT = 3
 
 

@@ -280,13 +280,11 @@ class Store:
 
     def add_level(self, trial: TrialRow, side: str, invocation: str, digest: str, done: LevelDone) -> None:
         """Store a finished level; a level of the same invocation and plan that is already there stays."""
-        # A level of the open loop is told apart by its rate.
-        load = done.level.concurrency or -round(done.level.rate * 1000)
-        values = (trial.id, trial.service, side, invocation, digest, load, done.level.repeat)
+        values = (trial.id, trial.service, side, invocation, digest, *done.level.load, done.level.repeat)
         with self._db.write(f"level {side}") as db:
             db.execute(
-                "INSERT OR IGNORE INTO level (trial, service, side, invocation, digest, concurrency, repeat, at, body)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO level (trial, service, side, invocation, digest, concurrency, rate, repeat, at,"
+                " body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*values, clock.now(), json.dumps(level_to_json(done))),
             )
 

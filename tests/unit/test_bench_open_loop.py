@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from specd.bench.arrivals import due_times
-from specd.bench.plan import BenchPlan, Level
+from specd.bench.judge import compare
+from specd.bench.plan import BenchPlan, Level, LevelDone, Sample
 from specd.bench.saturation import Crowd, no_gain
 from specd.errors import BenchError
+from specd.settings import Policy
 
 
 def plan(**changes: object) -> BenchPlan:
@@ -121,3 +123,42 @@ def test_more_concurrency_without_more_speed() -> None:
     speeds = {1: 70.0, 8: 400.0, 16: 405.0}
     assert no_gain(speeds, 1) == no_gain(speeds, 8) == no_gain(speeds, 99) == ""
     assert no_gain(speeds, 16) == "405 tok/s, and 400 tok/s already at concurrency 8"
+
+
+# -- the verdict
+
+
+def level(load: tuple[int, float], repeat: int, tpot_ms: float, client_bound: str = "") -> LevelDone:
+    """A level of eight good requests."""
+    samples = tuple(
+        Sample(
+            concurrency=load[0], repeat=repeat, prompt_id=f"p{n}", started_at=0.0, ttft_ms=100.0 + n,
+            tpot_ms=tpot_ms * (1 + n / 1000 + repeat / 5000), e2e_ms=1100.0, tokens_out=100,
+        )
+        for n in range(8)
+    )  # fmt: skip
+    return LevelDone(
+        level=Level(load[0], repeat, load[1]), samples=samples, wall_s=8.0, metrics_before="", metrics_after="",
+        loop_lag_p99_ms=0.1, endpoint="chat", in_flight=load[0], client_bound=client_bound,
+    )  # fmt: skip
+
+
+def test_rates_are_judged_each_by_itself_and_a_concurrency_decides() -> None:
+    slower = {(1, 0.0): 10.0, (0, 0.5): 10.0, (0, 2.0): 20.0}
+    baseline = [level(load, repeat, 10.0) for load in slower for repeat in (1, 2, 3)]
+    candidate = [level(load, repeat, tpot) for load, tpot in slower.items() for repeat in (1, 2, 3)]
+    found = compare(baseline, candidate, Policy())
+    outcomes = {(r.concurrency, r.rate): r.outcome for r in found.results if r.metric == "tpot"}
+    assert outcomes == {(1, 0.0): "equivalent", (0, 0.5): "equivalent", (0, 2.0): "worse"}
+    assert (found.level, found.outcome) == (1, "equivalent")
+    assert "50.0 % slower at 2 requests/s" in found.reason
+    assert [(entry["concurrency"], entry["rate"]) for entry in found.as_json()["levels"]] == [(1, 0), (0, 0.5), (0, 2)]
+
+
+def test_a_client_bound_level_decides_nothing() -> None:
+    baseline = [level((1, 0.0), repeat, 10.0) for repeat in (1, 2, 3)]
+    bound = "the client used 99% of the one core it can use"
+    candidate = [level((1, 0.0), repeat, 20.0, bound if repeat == 2 else "") for repeat in (1, 2, 3)]
+    found = compare(baseline, candidate, Policy())
+    assert found.outcome == "invalid"
+    assert found.reason == f"client-bound: of the candidate, {bound} at concurrency 1"

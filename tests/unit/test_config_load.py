@@ -35,6 +35,8 @@ def test_the_shipped_example_loads() -> None:
     assert config.services["kimi"].unit == "vllm-kimi.service"
     assert config.services["kimi"].deadlines.loading_s == 5400
     assert config.benchmarks["thorough"].levels == (1, 8, 32)
+    assert config.benchmarks["traffic"].rates == (0.5, 1.0, 2.0)
+    assert config.benchmarks["traffic"].prompts == {"chat": 3.0, "code": 1.0}
 
 
 def test_the_example_s_comments_are_the_defaults_and_leave_no_key_out() -> None:
@@ -160,6 +162,12 @@ def test_impossible_values_of_a_service(line: str, words: str) -> None:
         ("[hosts]\na = 3", "must be a table, not a number"),
         ("[[hosts]]\nx = 1", "must hold named tables"),
         ("[benchmarks.a]\nlevels = []", "must not be empty"),
+        ("[benchmarks.a]\nrates = [0]", "must be at least 0.001 and at most 10000, not 0"),
+        ("[benchmarks.a]\nprompts = {}", "must name a prompt set"),
+        ('[benchmarks.a]\nprompts = ""', "must name a prompt set"),
+        ("[benchmarks.a]\nprompts = { chat = 0 }", "the weight of chat must be a number above 0"),
+        ('[benchmarks.a]\nprompts = { chat = "much" }', "the weight of chat must be a number above 0"),
+        ("[benchmarks.a]\nprompts = 3", "must be"),
         ("[benchmarks.a]\nlevels = [1, 1]", "same value twice"),
         ("[benchmarks.a]\nextra_body = { stream = false }", "must not hold stream"),
         ("[benchmarks.a]\nextra_body = { x = inf }", "finite number"),

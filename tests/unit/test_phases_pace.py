@@ -50,7 +50,7 @@ def test_a_first_measurement_goes_by_the_speed_it_sees() -> None:
 
 def test_what_the_other_side_took_counts_more_than_the_speed() -> None:
     clock = Clock()
-    pace = Pace(make_plan(0), [ONE, FOUR], {1: 8.0, 4: 4.0}, clock)
+    pace = Pace(make_plan(0), [ONE, FOUR], {(1, 0.0): 8.0, (4, 0.0): 4.0}, clock)
     assert pace.ahead(seen(ONE, 0, 10, 1.0)) == (0.0, pytest.approx(12.0))
     clock.at += 10
     pace.finished(measured(ONE, 10.0))
@@ -59,7 +59,7 @@ def test_what_the_other_side_took_counts_more_than_the_speed() -> None:
 
 def test_warm_up_is_part_of_what_is_left() -> None:
     clock = Clock()
-    pace = Pace(make_plan(2), [ONE, FOUR], {1: 10.0, 4: 10.0}, clock)
+    pace = Pace(make_plan(2), [ONE, FOUR], {(1, 0.0): 10.0, (4, 0.0): 10.0}, clock)
     # Two rounds of one request before the first level, two of four before the second.
     clock.at += 1
     assert pace.ahead(seen(ONE, 0, 0, 50.0))[1] == pytest.approx(20 + 2 + 8 - 1)
@@ -71,7 +71,7 @@ def test_warm_up_is_part_of_what_is_left() -> None:
 
 def test_the_share_never_falls_and_the_time_left_never_turns_negative() -> None:
     clock = Clock()
-    pace = Pace(make_plan(0), [ONE], {1: 2.0}, clock)
+    pace = Pace(make_plan(0), [ONE], {(1, 0.0): 2.0}, clock)
     clock.at += 4
     first, _ = pace.ahead(seen(ONE, 8, 10, 50.0))
     pace.finished(measured(Level(1, 2), 400.0))
@@ -82,3 +82,9 @@ def test_the_share_never_falls_and_the_time_left_never_turns_negative() -> None:
     assert eta_s == pytest.approx(80.0)
     pace.finished(measured(ONE, 400.0))
     assert pace.ahead(seen(ONE, 10, 10, 50.0)) == (pytest.approx(1.0), 0.0)
+
+
+def test_a_rate_that_was_never_met_takes_as_long_as_its_requests_need_to_be_sent() -> None:
+    slow = Level(0, 1, 0.5)
+    fraction, eta_s = Pace(make_plan(4), [slow], {}).ahead(seen(slow, 0, 10, None))
+    assert (fraction, eta_s) == (pytest.approx(0.0, abs=0.01), pytest.approx(20.0, abs=0.1))
