@@ -50,15 +50,12 @@ def serving(row: TrialRow, unit: str) -> str:
     return f"the baseline {unit}"
 
 
-_FACTS = ("baseline", "candidate", "levels", "comparison", "drift", "guard", "checks")
+_FACTS = ("answers", "baseline", "candidate", "levels", "comparison", "drift", "guard", "checks")
 
 
 def whole(row: TrialRow, run: TrialRun | None, store: Store, unit: str) -> dict[str, Any]:
     """Return a trial as `show --json` shows it."""
-    facts = {
-        key: store.fact(row.id, key)
-        for key in ("baseline", "candidate", "levels", "comparison", "guard", "checks", "drift")
-    }
+    facts = {key: store.fact(row.id, key) for key in _FACTS}
     levels = facts["levels"] or {}
     invocation = store.fact(row.id, "candidate.invocation")
     moves = store.moves(row.id)
@@ -80,6 +77,7 @@ def whole(row: TrialRow, run: TrialRun | None, store: Store, unit: str) -> dict[
         "candidate": _side({**(facts["candidate"] or {}), "invocation": invocation}, levels.get("candidate")),
         "comparison": facts["comparison"],
         "drift": facts["drift"],
+        "answers": facts["answers"],
         "guard": guard_json(facts["guard"]),
         "checks": facts["checks"] or [],
         "note": row.spec.note,

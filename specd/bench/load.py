@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from specd.bench.answers import digests
 from specd.bench.arrivals import due_times
 from specd.bench.batch import Batch
 from specd.bench.health import Health, send_delay_p99_ms, share_of
@@ -64,7 +65,9 @@ class Runner:
             most_open = self._server.most_open
         after = await self._server.metrics()
         counting = await self._count(batch.answers)
-        samples = tuple(_sample(level, work, answer, batch.epoch) for work, answer in batch.finished)
+        samples = tuple(
+            _sample(level, work, answer, batch.epoch, is_greedy=self._plan.is_greedy) for work, answer in batch.finished
+        )
         gaps = [gap for answer in batch.answers if not answer.error for gap in answer.gaps_ms]
         return LevelDone(
             level=level,
@@ -136,8 +139,9 @@ def is_steady(costs: Sequence[float]) -> bool:
     return len(costs) > 1 and abs(costs[-1] - costs[-2]) <= _AGREEMENT * min(costs[-2:])
 
 
-def _sample(level: Level, work: Work, answer: Answer, epoch: float) -> Sample:
+def _sample(level: Level, work: Work, answer: Answer, epoch: float, *, is_greedy: bool) -> Sample:
     timing = answer.timing()
+    whole, words = digests(answer.text) if is_greedy and not answer.error else ("", "")
     gaps = [] if answer.error else answer.gaps_ms
     return Sample(
         concurrency=level.concurrency,
@@ -160,6 +164,8 @@ def _sample(level: Level, work: Work, answer: Answer, epoch: float) -> Sample:
         resent=answer.is_resent,
         bunched=answer.is_bunched,
         send_delay_ms=answer.send_delay_s * 1000,
+        text_digest=whole,
+        text_words=words,
     )
 
 

@@ -44,6 +44,11 @@ class BenchPlan:
     arrivals: str = "poisson"
     ramp_s: float = 0.0
 
+    @property
+    def is_greedy(self) -> bool:
+        """True when each answer is meant to be the most likely one, so that it can be compared with another."""
+        return bool(self.extra_body.get("temperature", self.temperature) == 0)
+
     def work(self) -> tuple["Level", ...]:
         """Return all levels in order. Repeats are the outer loop: drift of the machine touches every level alike."""
         return tuple(
@@ -86,6 +91,7 @@ class Sample:
     times was answered with an empty text. The gaps are those between events with text, each of which may hold several
     tokens. `resent`: its kept connection had been closed, so it went out again. `bunched`: its events were held back
     somewhere on the way. `send_delay_ms` is this client's own.
+    `text_digest` and `text_words` stand for the answer of a greedy request (answers.py), "" for others.
     """
 
     concurrency: int
@@ -108,6 +114,8 @@ class Sample:
     resent: bool = False
     bunched: bool = False
     send_delay_ms: float = 0.0
+    text_digest: str = ""
+    text_words: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,6 +193,11 @@ def _verdict(trial: Trial, terminal: Terminal) -> list[str]:
     words = comparison_words(trial.get("comparison") or {})
     if words:
         lines.append(f"  {words}")
+    answers, drift = trial.get("answers"), trial.get("drift")
+    if isinstance(answers, dict) and answers.get("words"):
+        lines.append(f"  {clean(answers['words'])}")
+    if isinstance(drift, dict) and drift.get("reason"):
+        lines.append(f"  the baseline, measured once more: {clean(drift['reason'])}")
     failure = trial.get("failure") or {}
     if trial.get("reason") and trial["reason"] != failure.get("sentence"):
         lines.append(f"  {clean(trial['reason'])}")

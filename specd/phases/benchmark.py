@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from specd.bench.answers import equality
 from specd.bench.judge import Comparison, compare
 from specd.bench.plan import LevelDone
 from specd.bench.sequential import SURE, Look, complete_repeats, look_at
@@ -142,6 +143,8 @@ def _judge(
             trial=ctx.row.id, service=ctx.service.name, outcome=outcome.value, reason=reason, comparison=body
         )
     )
+    if (found := equality(baseline, candidate)) is not None:
+        ctx.put("answers", {**found.as_json(), "words": found.words()})
     if outcome is Outcome.BETTER and _wants_keep(ctx, comparison):
         return Step(Trigger.KEEP, reason, outcome)
     return Step(Trigger.RESTORE, reason, outcome, flaw)

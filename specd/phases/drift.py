@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 from typing import Any
 
+from specd.bench.answers import equality
 from specd.bench.judge import compare
 from specd.bench.plan import LevelDone, Progress
 from specd.errors import BenchError, EngineError
@@ -17,6 +18,7 @@ __all__ = ["measure_drift"]
 _LONGEST_S = 300.0
 _SPARE_S = 20.0
 _ROOM = 3.0
+_SIGNIFICANT = 0.01
 
 
 async def measure_drift(ctx: Context, baseline: Baseline) -> None:
@@ -46,6 +48,20 @@ async def measure_drift(ctx: Context, baseline: Baseline) -> None:
         return
     ctx.store.add_level(ctx.row, "after", baseline.status.invocation or "after", digest, after)
     ctx.put("drift", _told(ctx, before, after))
+    _tell_answers(ctx, baseline, digest, after)
+
+
+def _tell_answers(ctx: Context, baseline: Baseline, digest: str, after: LevelDone) -> None:
+    """Now it is known how often the baseline's own greedy answers differ: put the candidate's beside that."""
+    known = ctx.fact("baseline") or {}
+    measured = ctx.store.baseline_levels(ctx.service.name, str(known.get("invocation")), digest)
+    candidate = ctx.store.levels(ctx.row.id, "candidate", str(ctx.fact("candidate.invocation")), digest)
+    found = equality([m.done for m in measured], [m.done for m in candidate], [after])
+    if found is None:
+        return
+    ctx.put("answers", {**found.as_json(), "words": found.words()})
+    if found.is_more(_SIGNIFICANT):
+        ctx.note("warning", f"the candidate's answers are others: {found.words()}")
 
 
 async def _measured(ctx: Context, baseline: Baseline, like: LevelDone) -> LevelDone:

@@ -34,6 +34,7 @@ BY_PATH: dict[str, frozenset[str]] = {
 ELSEWHERE = {
     "commit fact extended.": "an extension by hand; it survives a kill in tests/contract/test_api_steering.py",
     "commit event TrialSubmitted": "told with the answer; who gets none asks again by the key of the submission",
+    "commit fact answers": "told only; made from stored levels",
     "commit fact drift": "a measurement by the way; done again where it was not stored",
     "commit level after": "the same",
     "commit event TrialMoved": "part of its move's commit",
