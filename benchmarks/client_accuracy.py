@@ -1,141 +1,137 @@
-"""How true are the benchmark client's figures? `python -m benchmarks.client_accuracy`.
+"""How true are the benchmark client's figures? `python -m benchmarks.client_accuracy [--tool vllm=PATH ...]`.
 
-Truth for TPOT is a script: the reference server makes a token every 10 ms at any concurrency. Truth for TTFT is the
-engine's own mean (from /metrics, so including any wait for a running step) plus what a request spends outside the
-engine, on the way and in the HTTP server. The latter is what a bare socket, which does nothing but look at the clock,
-sees with the same requests in the same run. Printed are measured / true - 1, and the client's CPU time for each token.
+Truth is what benchmarks/exact_server.py notes when it writes a token: any delay of its own is in it, so what is left is
+the client's error (and the loopback's microseconds). Printed are measured - true, and the client's CPU time for each
+token, which is that of a long run less that of a short one, so that starting the program is not in it. Other clients,
+given by the path of their command, are measured by the same server in the same run.
 """
 
 import argparse
 import asyncio
 import json
-import re
-import resource
 import statistics
-import time
+import sys
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from benchmarks.reference_server import reference_server
-from specd.bench.builtin import BuiltinBenchmark
-from specd.bench.plan import BenchPlan, Level, LevelDone, Target
-from specd.bench.prompts import load_prompts
-from specd.bench.workload import Mode, body, counted
+from benchmarks.client_tools import OTHERS, Figures, Load, ours, run_other, say
 
-STEP_MS = 10.0
-SCRIPT: dict[str, Any] = {
-    "base_step_ms": STEP_MS, "slope": 0, "step_noise": 0, "prefill_ms_per_token": 0, "answer_tokens": [4000, 4000],
-}  # fmt: skip
-
-
-async def measure(url: str, level: Level, requests: int, tokens: int) -> LevelDone:
-    """Measure one level of a reference server."""
-    plan = _plan(level, requests, tokens)
-    async with BuiltinBenchmark().measure(Target(base_url=url, model="m"), plan, (level,)) as run:
-        done = [item async for item in run if isinstance(item, LevelDone)]
-    return done[0]
+# Concurrency, requests, ms a token.
+_LEVELS = ((1, 4, 20.0), (32, 128, 20.0), (256, 768, 40.0))
+_TOKENS = 100
+_FIRST_MS = 50.0
+_FLOOD = 64
+_FLOOD_STEPS_MS = (16.0, 8.0, 4.0, 3.0, 2.0, 1.5, 1.0)
+# Beyond these errors a client is behind.
+_TPOT_ERROR, _TTFT_ERROR_MS = 0.01, 10.0
 
 
-async def bare_ttfts_ms(url: str, level: Level, requests: int, tokens: int) -> list[float]:
-    """Send a level's requests over bare sockets, one for each slot, and return the times to the first token in ms."""
-    plan, found = _plan(level, requests, tokens), []
-    target = Target(base_url=url, model="m")
-    payloads = [
-        json.dumps(body(work, plan, target, Mode())).encode() for work in counted(load_prompts("quick"), plan, level)
-    ]
-
-    async def slot() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
-        while payloads:
-            payload = payloads.pop(0)
-            head = f"POST {Mode().path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
-            sent = time.monotonic()
-            writer.write(head.encode() + payload)
-            seen, first = b"", None
-            while not seen.endswith(b"0\r\n\r\n"):
-                seen += await reader.read(65536)
-                # The second one: the first belongs to the role and is empty.
-                if first is None and seen.count(b'"content":') > 1:
-                    first = (time.monotonic() - sent) * 1000
-                    found.append(first)
-        writer.close()
-
-    await asyncio.gather(*(slot() for _ in range(level.concurrency)))
-    return found
-
-
-def _engine_ttft_ms(before: str, after: str) -> float:
-    """Return the engine's own mean time to the first token between two pages."""
-    total, count = (
-        _value(after, f"vllm:time_to_first_token_seconds_{part}")
-        - _value(before, f"vllm:time_to_first_token_seconds_{part}")
-        for part in ("sum", "count")
-    )
-    return total / count * 1000
-
-
-def _value(page: str, series: str) -> float:
-    found = re.search(rf"^{re.escape(series)}(?:{{.*}})? (\S+)$", page, re.MULTILINE)
-    return float(found.group(1)) if found else 0.0
-
-
-async def _page(url: str) -> str:
-    def read() -> str:
-        with urllib.request.urlopen(url + "/metrics", timeout=10) as answer:
-            return str(answer.read().decode())
-
-    return await asyncio.to_thread(read)
-
-
-def _plan(level: Level, requests: int, tokens: int) -> BenchPlan:
-    return BenchPlan(
-        levels=(level.concurrency,), repeats=1, requests=requests, prompts="quick", max_tokens=tokens, temperature=0.0,
-        warmup_requests=2, first_token_s=30.0, idle_s=30.0, extra_body={"ignore_eos": True},
+@asynccontextmanager
+async def exact_server(step_ms: float, first_ms: float = _FIRST_MS, per_chunk: int = 1) -> AsyncIterator[str]:
+    """Run the server and return its URL."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.exact_server", "--step-ms", str(step_ms), "--first-ms", str(first_ms),
+        "--per-chunk", str(per_chunk), stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[1],
     )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(await process.stdout.readline())}"
+    finally:
+        process.kill()
+        await process.wait()
 
 
-def _spread(values: list[float], truth: float) -> str:
-    errors = sorted(abs(value / truth - 1) for value in values)
-    worst = errors[min(len(errors) - 1, int(len(errors) * 0.99))]
-    return f"median {statistics.median(values) / truth - 1:+.4f}  p99 of |error| {worst:.4f}"
+async def truth(url: str, load: Load) -> tuple[float, float]:
+    """Return the true mean TTFT and TPOT in ms of the last requests, which are the counted ones."""
+
+    def read() -> list[dict[str, Any]]:
+        with urllib.request.urlopen(url + "/truth", timeout=10) as answer:
+            return list(json.loads(answer.read()))
+
+    found = [each for each in await asyncio.to_thread(read) if each["tokens"] == load.tokens][-load.requests :]
+    return statistics.fmean(e["ttft_ms"] for e in found), statistics.fmean(e["tpot_ms"] for e in found)
+
+
+async def _run(name: str, command: str, load: Load) -> Figures:
+    return await (ours(load) if name == "ours" else run_other(name, command, load))
+
+
+async def accuracy(tools: dict[str, str], tokenizer: str) -> None:
+    """Print errors and cost of each client at each concurrency."""
+    say(f"{'client':9} {'conc.':>5} {'tok/s':>6} | TTFT error ms | TPOT error % | CPU us a token")
+    for concurrency, requests, step_ms in _LEVELS:
+        for name, command in tools.items():
+            async with exact_server(step_ms) as url:
+                load = Load(url, concurrency, requests, _TOKENS, tokenizer)
+                try:
+                    short = await _run(name, command, Load(url, 1, 1, _TOKENS, tokenizer))
+                    await truth(url, load)
+                    found = await _run(name, command, load)
+                except (RuntimeError, TimeoutError) as error:
+                    say(f"{name:9} {concurrency:5} {'':6} | {str(error)[-600:]}")
+                    continue
+                ttft, tpot = await truth(url, load)
+            cost = (found.cpu_s - short.cpu_s) * 1e6 / ((requests - 1) * _TOKENS)
+            errors = f"{found.ttft_ms - ttft:+13.2f} | {(found.tpot_ms / tpot - 1) * 100:+12.3f} | {cost:8.0f}"
+            say(f"{name:9} {concurrency:5} {concurrency / step_ms * 1000:6.0f} | {errors}{_health(found)}")
+
+
+async def packing() -> None:
+    """Print our tokens per second for each number of tokens in an event."""
+    say("\ntokens in an event, ours, 10 ms a token: tok/s, and against one token an event")
+    alone = 0.0
+    for size in (1, 2, 4, 8):
+        async with exact_server(10.0, per_chunk=size) as url:
+            found = await ours(Load(url, 4, 8, 160))
+        speed = 1000 / found.tpot_ms
+        alone = alone or speed
+        say(f"{size:3} {speed:8.2f} {(speed / alone - 1) * 100:+.2f} %")
+
+
+async def flood() -> None:
+    """Print up to which rate of tokens our client keeps up."""
+    say(f"\n{_FLOOD} streams, ours, until the client is behind (TPOT off by 1 % or TTFT by {_TTFT_ERROR_MS:g} ms)")
+    best = 0.0
+    for step_ms in _FLOOD_STEPS_MS:
+        async with exact_server(step_ms) as url:
+            load = Load(url, _FLOOD, _FLOOD * 2, round(2000 / step_ms))
+            found = await ours(load)
+            ttft, tpot = await truth(url, load)
+        rate = _FLOOD / tpot * 1000
+        behind = abs(found.tpot_ms / tpot - 1) > _TPOT_ERROR or abs(found.ttft_ms - ttft) > _TTFT_ERROR_MS
+        errors = f"TTFT {found.ttft_ms - ttft:+.2f} ms, TPOT {(found.tpot_ms / tpot - 1) * 100:+.3f} %"
+        say(f"{rate:8.0f} tok/s: {errors}{_health(found)}{', behind' if behind else ''}")
+        if behind:
+            break
+        best = rate
+    say(f"kept up to {best:.0f} tok/s")
+
+
+def _health(found: Figures) -> str:
+    if found.level is None:
+        return ""
+    level = found.level
+    words = f", {level.cpu_share:.0%} of a core, loop lag p99 {level.loop_lag_p99_ms:.1f} ms"
+    return f"{words}, client-bound: {level.client_bound}" if level.client_bound else words
 
 
 async def main() -> None:
-    """Print the errors at each concurrency and chunk size."""
+    """Print all three."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=128)
-    tokens = parser.parse_args().tokens
-    print("concurrency  tokens/chunk  metric  error (measured / true - 1)")
-    async with reference_server(SCRIPT) as url:
-        for concurrency, requests in ((1, 6), (16, 64)):
-            cpu = _children_cpu_s()
-            done = await measure(url, Level(concurrency, 1), requests, tokens)
-            cost_us = (_children_cpu_s() - cpu) * 1e6 / sum(s.tokens_out or 0 for s in done.samples)
-            good = [sample for sample in done.samples if not sample.error]
-            # Another repeat has salts of its own, so that the prefix cache does not know these requests either.
-            pages = [await _page(url)]
-            bare = await bare_ttfts_ms(url, Level(concurrency, 2), requests, tokens)
-            pages.append(await _page(url))
-            outside = statistics.fmean(bare) - _engine_ttft_ms(*pages)
-            true = _engine_ttft_ms(done.metrics_before, done.metrics_after) + outside
-            ours = statistics.fmean(s.ttft_ms or 0 for s in good)
-            print(f"{concurrency:11}  {1:12}  TPOT    {_spread([s.tpot_ms or 0 for s in good], STEP_MS)}")
-            print(
-                f"{concurrency:11}  {1:12}  TTFT    mean   {ours / true - 1:+.4f}  ({ours:.2f} ms, true {true:.2f} ms)"
-            )
-            print(f"{'':27}  requests {len(done.samples)}, failed {len(done.samples) - len(good)}, ", end="")
-            print(f"loop lag p99 {done.loop_lag_p99_ms:.2f} ms, client CPU {cost_us:.0f} us a token, start included")
-    for size in (2, 4, 8, 16):
-        async with reference_server({**SCRIPT, "tokens_per_chunk": size}) as url:
-            done = await measure(url, Level(1, 1), 3, tokens)
-            print(f"{1:11}  {size:12}  TPOT    {_spread([s.tpot_ms or 0 for s in done.samples], STEP_MS)}")
-
-
-def _children_cpu_s() -> float:
-    """CPU seconds of the processes that have ended and been waited for."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    parser.add_argument("--tool", action="append", default=[], help=f"NAME=PATH, NAME one of {', '.join(OTHERS)}")
+    parser.add_argument("--tokenizer", default="", help="a directory with a tokenizer, for the other clients")
+    parser.add_argument("--only", choices=("accuracy", "packing", "flood"))
+    given = parser.parse_args()
+    tools = {"ours": "", **dict(tool.split("=", 1) for tool in given.tool)}
+    if given.only in (None, "accuracy"):
+        await accuracy(tools, given.tokenizer)
+    if given.only in (None, "packing"):
+        await packing()
+    if given.only in (None, "flood"):
+        await flood()
 
 
 if __name__ == "__main__":
