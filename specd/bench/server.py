@@ -216,7 +216,8 @@ def _session(target: Target, *, is_kept: bool) -> aiohttp.ClientSession:
     trace.on_connection_reuseconn.append(_note_reuse)
     trace.on_connection_create_start.append(_note_connecting)
     trace.on_connection_create_end.append(_note_connected)
-    trace.on_request_headers_sent.append(_note_send)
+    # Not at the headers: those wait for the body, and many other requests may go first.
+    trace.on_request_chunk_sent.append(_note_send)
     return aiohttp.ClientSession(connector=connector, timeout=unlimited, headers=headers, trace_configs=[trace])
 
 
