@@ -16,8 +16,9 @@ _LAG_PERIOD_S = 0.01
 # One event loop has one core; above this share of it requests wait for the client.
 _MOST_CPU = 0.9
 _SHORTEST_LEVEL_S = 1.0
-# How late a send may be at the 99th percentile, at least in ms, and as a share of a median. In an open loop it is part of
-# the time to the first token; in a closed one the clock starts with the send, so it only takes load away: of the whole.
+# How late a send may be at the 99th percentile: in ms at least, and as a share of a median. In an open loop it is
+# part of the time to the first token; in a closed one, where the clock starts with the send, it only takes load away,
+# so there it is a share of the whole request.
 _DELAY_SHARE = 0.1
 _DELAY_MS = 5.0
 
