@@ -26,7 +26,7 @@ from tui.records import (
     trial_from,
 )
 from tui.updates import DaemonAway, DaemonFound, PastLoaded, ServicesLoaded, TrialLoaded, TrialsLoaded, Update
-from tui.words import clean
+from tui.words import clean, load_words
 
 __all__ = [
     "SETTLED",
@@ -261,14 +261,15 @@ def _measuring(view: ViewState, event: happened.BenchmarkProgressed) -> ViewStat
     if trial is None or trial.state != _MEASURED_IN.get(event.side):
         return view
     bench = Bench(
-        clean(event.side), event.concurrency, event.repeat, event.done, event.total, event.failed, event.output_tok_s
-    )
+        clean(event.side), load_words(event.concurrency, event.rate), event.repeat, event.done, event.total,
+        event.failed, event.output_tok_s,
+    )  # fmt: skip
     return _put_trial(view, replace(trial, bench=bench))
 
 
 def _measured(view: ViewState, event: happened.LevelMeasured) -> ViewState:
     trial = view.trials.get(event.trial or "")
-    level = (clean(event.side), event.concurrency, event.repeat)
+    level = (clean(event.side), load_words(event.concurrency, event.rate), event.repeat)
     if trial is None or level in trial.measured:
         return view
     return _put_trial(view, replace(trial, measured=(*trial.measured, level)))

@@ -207,8 +207,7 @@ def _failure_block(detail: Detail, glyphs: Glyphs) -> Content:
 
 def _figures(rows: list[FigureRow]) -> Content:
     lines: list[Content] = []
-    for concurrency, group in groupby(rows, key=lambda row: row.concurrency):
-        head = f"concurrency {concurrency}"
+    for head, group in groupby(rows, key=lambda row: row.load):
         lines.append(Content.assemble((f"{head:<22}{'baseline':>10}{'candidate':>11}{'change':>9}", f"bold {MUTED}")))
         for row in group:
             style = "" if row.is_better is None else GOOD if row.is_better else WARN

@@ -50,7 +50,7 @@ class Bench:
     """Requests of the running level so far."""
 
     side: str
-    concurrency: int
+    load: str
     repeat: int
     done: int
     total: int
@@ -60,7 +60,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A trial as the list shows it; `measured` are the finished levels: side, concurrency, repeat."""
+    """A trial as the list shows it; `measured` are the finished levels: side, load in words, repeat."""
 
     id: str
     name: str = ""
@@ -74,7 +74,7 @@ class Trial:
     expected_end_at: str = ""
     progress: Progress | None = None
     bench: Bench | None = None
-    measured: tuple[tuple[str, int, int], ...] = ()
+    measured: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

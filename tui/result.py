@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tui.records import Detail
-from tui.words import clean, difference, figure, number
+from tui.words import clean, difference, figure, load_words, number
 
 __all__ = ["FigureRow", "figure_rows", "verdict_words"]
 
@@ -25,9 +25,9 @@ _METRICS = {"tpot": "time per token", "ttft": "time to the first token", "output
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """One figure of both sides at one concurrency; `is_better` None where the difference is neither."""
+    """One figure of both sides at one load; `is_better` None where the difference is neither."""
 
-    concurrency: int
+    load: str
     title: str
     baseline: str
     candidate: str
@@ -36,25 +36,27 @@ class FigureRow:
 
 
 def figure_rows(detail: Detail) -> list[FigureRow]:
-    """Return the figures by concurrency, lowest first; those that neither side has are left out."""
-    sides = [_by_concurrency(levels) for levels in (detail.baseline, detail.candidate)]
+    """Return the figures by load: concurrencies first, each lowest first; what neither side has is left out."""
+    sides = [_by_load(levels) for levels in (detail.baseline, detail.candidate)]
     rows = []
-    for concurrency in sorted({*sides[0], *sides[1]}):
+    for load in sorted({*sides[0], *sides[1]}):
+        rate, concurrency = load
+        name = load_words(concurrency, rate)
         for key, inner, title, digits, factor, is_lower_better in _FIGURES:
-            before, after = (_value(side.get(concurrency, {}), key, inner, factor) for side in sides)
+            before, after = (_value(side.get(load, {}), key, inner, factor) for side in sides)
             if (before is None and after is None) or (key == "error_rate" and not before and not after):
                 continue
             change = "" if is_lower_better is None else difference(before, after)
             is_better = None
             if change and before is not None and after is not None and before != after:
                 is_better = (after < before) == is_lower_better
-            rows.append(FigureRow(concurrency, title, figure(before, digits), figure(after, digits), change, is_better))
+            rows.append(FigureRow(name, title, figure(before, digits), figure(after, digits), change, is_better))
     return rows
 
 
-def _by_concurrency(levels: tuple[Json, ...]) -> dict[int, Json]:
-    found = ((number(level.get("concurrency")), level) for level in levels)
-    return {int(concurrency): level for concurrency, level in found if concurrency is not None}
+def _by_load(levels: tuple[Json, ...]) -> dict[tuple[float, int], Json]:
+    found = ((number(level.get("rate")) or 0.0, number(level.get("concurrency")), level) for level in levels)
+    return {(rate, int(concurrency)): level for rate, concurrency, level in found if concurrency is not None}
 
 
 def _value(level: Json, key: str, inner: str, factor: float) -> float | None:

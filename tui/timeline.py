@@ -138,14 +138,14 @@ def _expected_left_s(trial: Trial, now: datetime) -> float | None:
 def _bench_gauge(trial: Trial, detail: Detail | None, eta_s: float | None) -> Gauge | None:
     bench = trial.bench
     assert bench is not None, "the caller has looked"
-    words = f"{bench.side}, concurrency {bench.concurrency}, repeat {bench.repeat}: {bench.done} of {bench.total}"
+    words = f"{bench.side}, {bench.load}, repeat {bench.repeat}: {bench.done} of {bench.total}"
     words += f", {bench.failed} failed" if bench.failed else ""
     words += f", {bench.output_tok_s:.1f} tok/s" if bench.output_tok_s is not None else ""
     share = bench.done / bench.total if bench.total else 0.0
     ended = [side for side, _, _ in trial.measured]
     whole = max(ended.count("baseline"), _repeats(detail.baseline) if detail else 0)
     own = ended.count(bench.side)
-    is_current_counted = (bench.side, bench.concurrency, bench.repeat) in trial.measured
+    is_current_counted = (bench.side, bench.load, bench.repeat) in trial.measured
     if bench.side == "baseline" or whole == 0 or own > whole:
         return Gauge(None, eta_s, words, "requests done")
     return Gauge(min((own + (0.0 if is_current_counted else share)) / whole, 1.0), eta_s, words, "requests done")

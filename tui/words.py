@@ -14,6 +14,7 @@ __all__ = [
     "difference",
     "figure",
     "is_secret_name",
+    "load_words",
     "moment",
     "number",
     "seconds_between",
@@ -112,6 +113,11 @@ def number(value: Any) -> float | None:
 def figure(value: float | None, digits: int) -> str:
     """Return a number with so many decimals, "-" for none."""
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def load_words(concurrency: int, rate: float) -> str:
+    """Return what a level's load is: `concurrency 4`, or `0.5 requests/s` where there is a rate."""
+    return f"{rate:g} requests/s" if rate > 0 else f"concurrency {concurrency}"
 
 
 def difference(before: float | None, after: float | None) -> str:

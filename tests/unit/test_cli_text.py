@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specd.cli.event_words import event_words
-from specd.cli.figures import comparison_words, difference, level_rows
+from specd.cli.figures import comparison_words, difference, level_pairs, level_rows
 from specd.cli.terminal import Terminal
 from specd.cli.text import clean, duration, table
 from states import events, wire
@@ -154,3 +154,13 @@ def test_lone_surrogates_do_not_break_a_line() -> None:
     stream = Stream()
     Terminal(stream, unicode=True).line("a\udc80b")
     assert stream.getvalue() == "a?b\n"
+
+
+def test_levels_of_a_rate_are_told_by_their_rate() -> None:
+    levels = [
+        {"concurrency": 0, "rate": 2.0, "output_tok_s": 30.0}, {"concurrency": 0, "rate": 0.5, "output_tok_s": 10.0},
+        {"concurrency": 4, "output_tok_s": 90.0},
+    ]  # fmt: skip
+    trial = {"baseline": {"levels": levels}, "candidate": {"levels": levels[1:]}}
+    assert [load for load, _, _ in level_pairs(trial)] == ["concurrency 4", "0.5 requests/s", "2 requests/s"]
+    assert level_rows(trial)[-1][:3] == ("  output (tok/s)", "30.0", "-")

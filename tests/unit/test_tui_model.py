@@ -187,7 +187,7 @@ def test_a_check_replaces_the_one_of_its_name() -> None:
 
 def test_measured_levels_are_counted_once() -> None:
     level = happened.LevelMeasured(at=LATER, trial=story.LOADING, side="baseline", concurrency=8, repeat=2)
-    assert view(level, level).trials[story.LOADING].measured == (("baseline", 8, 2),)
+    assert view(level, level).trials[story.LOADING].measured == (("baseline", "concurrency 8", 2),)
 
 
 def test_requests_of_a_side_that_is_not_being_measured_are_not_shown() -> None:

@@ -35,14 +35,14 @@ def known(trial: str) -> tuple[Trial, Detail]:
 
 def test_figures_of_both_sides_stand_side_by_side() -> None:
     _, detail = known(story.WORSE)
-    rows = {(row.concurrency, row.title): row for row in figure_rows(detail)}
-    tpot = rows[(1, "time per token, ms")]
+    rows = {(row.load, row.title): row for row in figure_rows(detail)}
+    tpot = rows[("concurrency 1", "time per token, ms")]
     assert (tpot.baseline, tpot.candidate, tpot.change, tpot.is_better) == ("13.60", "15.53", "+14.2%", False)
-    output = rows[(8, "output, tok/s")]
+    output = rows[("concurrency 8", "output, tok/s")]
     assert (output.baseline, output.candidate, output.change, output.is_better) == ("402.0", "301.0", "-25.1%", False)
-    length = rows[(1, "acceptance length")]
+    length = rows[("concurrency 1", "acceptance length")]
     assert (length.baseline, length.candidate, length.change) == ("-", "1.62", "")
-    assert (1, "failed, %") not in rows
+    assert ("concurrency 1", "failed, %") not in rows
 
 
 def test_failed_requests_are_shown_where_there_are_some() -> None:
@@ -55,7 +55,7 @@ def test_failed_requests_are_shown_where_there_are_some() -> None:
 
 def test_flat_figures_are_read_as_well() -> None:
     (row,) = figure_rows(Detail(baseline=({"concurrency": 4, "tpot_ms_median": 10.0},)))
-    assert (row.concurrency, row.baseline, row.candidate) == (4, "10.00", "-")
+    assert (row.load, row.baseline, row.candidate) == ("concurrency 4", "10.00", "-")
 
 
 @pytest.mark.parametrize("level", [{}, {"concurrency": None}, {"concurrency": "1", "tpot_ms": 3}])
@@ -217,3 +217,12 @@ def test_a_locale_without_utf8_gets_ascii(environ: dict[str, str], is_unicode: b
 def test_ascii_signs_are_ascii_and_one_cell_each() -> None:
     signs = [getattr(ASCII, name) for name in ASCII.__slots__ if name != "is_unicode"]
     assert all(sign.isascii() and len(sign) == 1 for sign in signs)
+
+
+def test_rates_stand_after_the_concurrencies() -> None:
+    levels = (
+        {"concurrency": 0, "rate": 0.5, "output_tok_s": 3.0},
+        {"concurrency": 4, "rate": 0.0, "output_tok_s": 9.0},
+    )
+    rows = figure_rows(Detail(baseline=levels, candidate=levels))
+    assert [row.load for row in rows] == ["concurrency 4", "0.5 requests/s"]

@@ -159,8 +159,8 @@ def test_progress_of_an_earlier_state_does_not_count() -> None:
 
 def test_the_candidates_benchmark_is_measured_against_the_baselines_length() -> None:
     trial, detail = known(story.LOADING)
-    measured = (("candidate", 1, 1), ("candidate", 8, 1))
-    bench = Bench("candidate", 1, 2, 6, 12, 1, 71.25)
+    measured = (("candidate", "concurrency 1", 1), ("candidate", "concurrency 8", 1))
+    bench = Bench("candidate", "concurrency 1", 2, 6, 12, 1, 71.25)
     found = gauge(replace(trial, state="benchmark", progress=None, bench=bench, measured=measured), detail, NOW)
     assert found is not None
     assert found.fraction == pytest.approx((2 + 0.5) / 6)
@@ -169,7 +169,7 @@ def test_the_candidates_benchmark_is_measured_against_the_baselines_length() -> 
 
 def test_the_baselines_own_length_is_not_known_in_advance() -> None:
     trial, _ = known(story.LOADING)
-    bench = Bench("baseline", 1, 1, 6, 12)
+    bench = Bench("baseline", "concurrency 1", 1, 6, 12)
     found = gauge(replace(trial, state="baseline", progress=None, bench=bench), Detail(), NOW)
     assert found is not None
     assert found.fraction is None
