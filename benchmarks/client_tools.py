@@ -2,7 +2,7 @@
 
 Others are commands given by path; each is asked for the same load over chat, streamed, with the server's own count of
 tokens, and its figures are read from the JSON it writes. Their options: `vllm bench serve --help=all`, `guidellm run
---help`, `aiperf profile --help`, as of vLLM 0.32, GuideLLM 0.7 and AIPerf 0.10.
+--help`, `aiperf profile --help`, as of vLLM 0.32, GuideLLM 0.8 and AIPerf 0.13.
 """
 
 import asyncio

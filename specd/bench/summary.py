@@ -55,6 +55,14 @@ def summarise(levels: Sequence[LevelDone]) -> dict[str, Any]:
         "loop_lag_p99_ms": max((level.loop_lag_p99_ms for level in levels), default=None),
         "in_flight": max((level.in_flight for level in levels), default=0),
         "warmup": sum(level.warmup for level in levels),
+        # Between events, each of which may hold several tokens (tokens_per_chunk): no time per token.
+        "gap_p50_ms": max((level.gap_p50_ms for level in levels if level.gap_p50_ms is not None), default=None),
+        "gap_p99_ms": max((level.gap_p99_ms for level in levels if level.gap_p99_ms is not None), default=None),
+        "send_delay_p99_ms": max((level.send_delay_p99_ms for level in levels), default=None),
+        "client_cpu_share": max((level.cpu_share for level in levels), default=None),
+        "client_bound": next((level.client_bound for level in levels if level.client_bound), ""),
+        "saturated": next((level.saturated for level in levels if level.saturated), ""),
+        "notes": sorted({note for level in levels for note in level.notes}),
     }
 
 

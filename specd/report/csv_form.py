@@ -30,7 +30,7 @@ def as_csv(trials: Sequence[Trial]) -> str:
         for _, baseline, candidate in pairs:
             level = baseline or candidate
             figures = [level_figure(side, key) for key in keys for side in (baseline, candidate)]
-            writer.writerow([*facts, changed, *compared, level["concurrency"], level.get("rate") or 0, *figures])
+            writer.writerow([*facts, changed, *compared, level["concurrency"], level.get("rate", 0.0), *figures])
         if not pairs:
             writer.writerow([*facts, changed, *compared, None, None, *(None for _ in sides)])
     return text.getvalue()
