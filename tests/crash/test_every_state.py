@@ -1,6 +1,5 @@
 """Every state × every fault of host, network, engine and daemon. The whole product runs with
-`python -m tests.chaos --matrix`; here each fault strikes and each state is struck, the pairs drawn by $SEED, which is
-printed."""
+`python -m tests.chaos --matrix`; here some of it, drawn by $SEED, which is printed."""
 
 import os
 import random
@@ -17,11 +16,11 @@ SEED = int(os.environ.get("SEED", "1"))
 # What strikes an embedded site in a way of its own; all else is the daemon's or the engine's.
 EMBEDDED = ("power-cut", "daemon-killed", "engine-killed", "orphans-left")
 # Its disk is only small where this user may mount one.
-CHAINS = [fault for fault in SURVIVED if fault != "daemon-disk-full" or os.geteuid() == 0]
+CHAINS = random.Random(SEED).sample([f for f in SURVIVED if f != "daemon-disk-full" or os.geteuid() == 0], 5)
 
 
 def drawn(faults: tuple[str, ...], count: int) -> list[Cell]:
-    """Return that many cells; each state and each fault is in one of them, if they are enough for that."""
+    """Return that many cells, of as many states and faults as they reach."""
     chance = random.Random(SEED)
     states, kinds = list(STATES), list(faults)
     chance.shuffle(states)
@@ -52,13 +51,13 @@ async def test_a_fault_in_every_state_that_costs_a_trial_nothing(
 
 
 @pytest.mark.host
-@pytest.mark.parametrize("cell", drawn(tuple(ENDING), len(STATES)), ids=str)
+@pytest.mark.parametrize("cell", drawn(tuple(ENDING), 8), ids=str)
 async def test_a_fault_that_a_trial_may_not_survive(
     remote_site: RemoteSite, disk: SmallDisk | None, cell: Cell
 ) -> None:
     print(f"seed {SEED}: {cell}: {await play_cell(remote_site, disk, cell)}")
 
 
-@pytest.mark.parametrize("cell", drawn(EMBEDDED, 4), ids=str)
+@pytest.mark.parametrize("cell", drawn(EMBEDDED, 3), ids=str)
 async def test_the_same_under_the_embedded_supervisor(embedded_site: EmbeddedSite, cell: Cell) -> None:
     print(f"seed {SEED}: {cell}: {await play_cell(embedded_site, None, cell)}")
