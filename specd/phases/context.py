@@ -73,6 +73,7 @@ class Context:
     machine_state: Callable[[], State]
     guarding: asyncio.Lock = field(default_factory=asyncio.Lock)
     renewal: asyncio.Task[Any] | None = None
+    candidate_facts: UnitFacts | None = None
     guard_renewed_at: float = float("-inf")
     claim_lost: str = ""
     claim_renewed_at: float = float("-inf")

@@ -1,5 +1,6 @@
 """State ready: a real token from the candidate's own process, and the settings read back from the engine itself."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from specd.phases.step import Step
 from specd.services.service import UnitFacts
 from states.table import Outcome, State, Trigger
 
-__all__ = ["candidate_view", "run"]
+__all__ = ["candidate_view", "remember_candidate", "run"]
 
 
 async def run(ctx: Context) -> Step:
@@ -39,14 +40,32 @@ async def run(ctx: Context) -> Step:
     return Step(Trigger.TOKEN_SEEN, f"first token after {token.seconds * 1e3:.0f} ms")
 
 
+async def remember_candidate(ctx: Context) -> None:
+    """Keep what is proven of the candidate's unit: its file may go while it runs. Secrets stay in memory only."""
+    facts = ctx.candidate_facts = await ctx.manager.facts(ctx.candidate_name)
+    masked = {
+        **dataclasses.asdict(facts),
+        "argv": [ctx.mask(word) for word in facts.argv],
+        "environment": {name: ctx.mask(value) for name, value in facts.environment.items()},
+        "text": "",
+    }
+    ctx.put("candidate.facts", masked)
+
+
+def _stored(ctx: Context) -> UnitFacts | None:
+    kept = ctx.fact("candidate.facts")
+    if kept is None:
+        return None
+    return UnitFacts(**{**kept, "argv": tuple(kept["argv"]), "drop_in_paths": tuple(kept["drop_in_paths"])})
+
+
 async def candidate_view(ctx: Context) -> tuple[UnitFacts, Server]:
     """Read the candidate's unit as the manager has it; what was proven of it where its file has gone since."""
     try:
-        facts = await ctx.manager.facts(ctx.candidate_name, as_loaded=True)
+        facts = ctx.candidate_facts = await ctx.manager.facts(ctx.candidate_name, as_loaded=True)
     except UnitError:
-        if (proven := ctx.fact("candidate.facts")) is None:
+        if (facts := ctx.candidate_facts or _stored(ctx)) is None:
             raise
-        facts = UnitFacts(**{**proven, "argv": tuple(proven["argv"]), "drop_in_paths": tuple(proven["drop_in_paths"])})
     server = await find_server(ctx.service, ctx.host, facts)
     ctx.secrets.update(server.secrets)
     return facts, server

@@ -1,7 +1,6 @@
 """State verify: proves that what would run is what was meant, and asks the engine whether it would take it."""
 
 import asyncio
-import dataclasses
 from itertools import zip_longest
 
 from specd.checking import Plan, surroundings
@@ -11,6 +10,7 @@ from specd.engines.engine import Failure
 from specd.engines.server import read_server
 from specd.errors import EngineError, SpecdError
 from specd.phases.context import Baseline, Context
+from specd.phases.ready import remember_candidate
 from specd.phases.step import Step
 from specd.services.service import Candidate
 from states.table import State, Trigger
@@ -29,7 +29,7 @@ async def run(ctx: Context) -> Step:
     ctx.report(checks, State.VERIFY.value)
     failed = failures(checks)
     if not failed:
-        ctx.put("candidate.facts", dataclasses.asdict(await ctx.manager.facts(candidate.name)))
+        await remember_candidate(ctx)
         return Step(Trigger.VERIFIED, f"{len(checks)} checks, none failed")
     worst = failed[0]
     sentence = f"{worst.name}: {worst.evidence}"
