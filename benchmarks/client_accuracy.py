@@ -77,8 +77,8 @@ async def accuracy(tools: dict[str, str], tokenizer: str) -> None:
                 ttft, tpot = await truth(url, load)
             errors = f"{found.ttft_ms - ttft:+13.2f} | {(found.tpot_ms / tpot - 1) * 100:+12.3f} | "
             # Starting a program costs other amounts each time; a few tokens would be lost in that.
-            if (count := (requests - 1) * _TOKENS) > _COUNTABLE:
-                errors += f"{(found.cpu_s - short.cpu_s) * 1e6 / count:8.0f}"
+            count = (requests - 1) * _TOKENS
+            errors += f"{(found.cpu_s - short.cpu_s) * 1e6 / count:8.0f}" if count > _COUNTABLE else f"{'-':>8}"
             say(f"{name:9} {concurrency:5} {concurrency / step_ms * 1000:6.0f} | {errors}{_health(found)}")
 
 
