@@ -46,6 +46,12 @@ _FILES = (
     _rule(r"does not appear to have a file named (?P<path>\S+)", "missing-file", "{line}"),
     _rule(r"FileNotFoundError: .*?'(?P<path>[^']+)'", "missing-file", "there is no {path}"),
     _rule(r"FileNotFoundError|NotADirectoryError|No such file or directory", "missing-file"),
+    _rule(
+        r"Read-only file system(?:: '(?P<path>[^']+)')?",
+        "missing-file",
+        "the service can't write there: {line}",
+        "see ProtectSystem= and ReadWritePaths= of the unit, or how the container binds it",
+    ),
     _rule(r"PermissionError: .*?'(?P<path>[^']+)'", "missing-file", "the service's user may not use {path}"),
     _rule(
         r"(?:ModuleNotFoundError|ImportError): .*?pip install (?P<package>[\w.=-]+)",
@@ -130,7 +136,10 @@ _MEMORY = (
         "the host's memory ran out: {line}",
     ),
     _rule(
-        r"No space left on device", "host-memory", "no space left: {line}", "look at /dev/shm and at the cache's disk"
+        r"No space left on device|Disk quota exceeded",
+        "host-memory",
+        "no space left: {line}",
+        "look at /dev/shm and at the cache's disk",
     ),
 )
 
@@ -180,6 +189,17 @@ _REST = (
         "bad-value",
         "the engine has no model of the architecture {which}",
         "is it a model, or a draft, that this version can run?",
+    ),
+    _rule(
+        r"contains custom code which must be executed|trust_remote_code=True|--trust-remote-code",
+        "bad-value",
+        "the model brings code of its own, and the engine may not run it: {line}",
+        "--trust-remote-code lets it, if you trust the model",
+    ),
+    _rule(
+        r"[Qq]uantization \w+ .{0,80}not supported for .{0,20}current GPU|[Mm]in(?:imum)? capability: \d+",
+        "bad-value",
+        "this GPU can't run the quantization: {line}",
     ),
     _rule(r"TypeError: \S*__init__\(\) got an unexpected keyword argument", "bad-value"),
 )
