@@ -34,6 +34,11 @@ _FILES = (
         "give a directory that exists on the host and holds a config.json",
     ),
     _rule(
+        r"Incorrect path_or_model_id: '(?P<path>[^']*)'",
+        "missing-file",
+        "there is no model directory {path} on the host",
+    ),
+    _rule(
         r"Repo id must be in the form .*?: '(?P<path>[^']*)'",
         "missing-file",
         "there is no model directory {path} on the host",
@@ -43,6 +48,7 @@ _FILES = (
         "missing-file",
         "there are no weight files in {path}",
     ),
+    _rule(r"(?P<path>\(\S+\)) appears path-like, but doesn't exist", "missing-file", "there is no file {path}"),
     _rule(r"does not appear to have a file named (?P<path>\S+)", "missing-file", "{line}"),
     _rule(r"FileNotFoundError: .*?'(?P<path>[^']+)'", "missing-file", "there is no {path}"),
     _rule(r"FileNotFoundError|NotADirectoryError|No such file or directory", "missing-file"),
@@ -85,7 +91,8 @@ _HUB = (
         transient=True,
     ),
     _rule(
-        r"GatedRepoError|RepositoryNotFoundError|401 Client Error|403 Client Error|LocalEntryNotFoundError"
+        r"GatedRepoError|RepositoryNotFoundError|40[134] Client Error|is not a valid model identifier listed on"
+        r"|LocalEntryNotFoundError"
         r"|OfflineModeIsEnabled|outgoing traffic has been disabled",
         "hub",
         "the model hub did not give the files: {line}",
@@ -179,7 +186,8 @@ _REST = (
         "compare what nvidia-smi says on the host with what this build of the engine needs",
     ),
     _rule(
-        r"illegal memory access|unspecified launch failure|device-side assert|misaligned address|uncorrectable ECC"
+        r"illegal memory access|Triton Error \[CUDA\]"
+        r"|unspecified launch failure|device-side assert|misaligned address|uncorrectable ECC"
         r"|Segmentation fault|Segfault encountered|Fatal Python error|CUDA error: ",
         "engine-died",
         "the engine crashed on the device: {line}",
