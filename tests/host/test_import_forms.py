@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -154,10 +155,16 @@ def start(host: TestHost, name: str, port: int) -> None:
     uid = host.exec(["id", "-u", "operator"]).stdout.strip()
     wait_until(lambda: host.exists(f"/run/user/{uid}/bus"), 15, "operator's systemd")
     host.put(f"/home/operator/.config/systemd/user/{file}", written, owner="operator")
-    login = ["setpriv", "--reuid=operator", "--regid=operator", "--init-groups"]
-    command = [*login, "env", f"XDG_RUNTIME_DIR=/run/user/{uid}", "systemctl", "--user"]
+    command = operator_systemd(host, "systemctl")
     host.exec([*command, "daemon-reload"])
     host.exec([*command, "enable", "--now", unit])
+
+
+def operator_systemd(host: TestHost, program: str) -> list[str]:
+    """Return the words that ask operator's own systemd."""
+    uid = host.exec(["id", "-u", "operator"]).stdout.strip()
+    login = ["setpriv", "--reuid=operator", "--regid=operator", "--init-groups"]
+    return [*login, "env", f"XDG_RUNTIME_DIR=/run/user/{uid}", program, "--user"]
 
 
 def answers(host: TestHost, port: int) -> bool:
@@ -221,3 +228,21 @@ async def test_the_list_names_them_all(host: TestHost, config: Path) -> None:
         done = await asyncio.to_thread(specd, config, "import", scope, "--scope", scope)
         listed = {line.split()[0] for line in done.stdout.splitlines()}
         assert {unit_of(name) for name, form in FORMS.items() if form.scope == scope} <= listed, done.stdout
+
+
+async def test_what_runs_outside_of_units_is_told_with_what_to_do(host: TestHost, config: Path) -> None:
+    containers = ("llm vllm/vllm-openai:test serve", "lonely vllm/vllm-openai:v0.11 serve", "db postgres:16 postgres")
+    host.put("/usr/local/bin/docker", f"#!/bin/sh\nprintf '%s\\n' {shlex.join(containers)}\n", mode=0o755)
+    serve = "exec -a 'vllm serve /m --api-key sk-12345678' sleep 60"
+    host.exec(["bash", "-c", f"({serve}) >/dev/null 2>&1 &"])
+    host.exec([*operator_systemd(host, "systemd-run"), "--unit=other", "bash", "-c", serve])
+    done = await asyncio.to_thread(specd, config, "import", "system", "--json")
+    found = {server["where"].partition(" ")[0]: server for server in json.loads(done.stdout)["outside"]}
+    assert set(found) == {"pid", "container", "other.service"}, found
+    assert found["container"]["where"] == "container lonely"
+    assert found["other.service"]["where"] == "other.service of operator"
+    assert "--scope user" in found["other.service"]["advice"]
+    assert "unit" in found["pid"]["advice"]
+    shown = (await asyncio.to_thread(specd, config, "import", "system")).stdout
+    assert shown.count("write a systemd unit") == 1
+    assert "sk-12345678" not in done.stdout + shown
