@@ -102,6 +102,12 @@ _HUB = (
 
 _MEMORY = (
     _rule(
+        r"ibv_reg_mr failed|RLIMIT_MEMLOCK|\bmemlock\b",
+        "host-memory",
+        "memory can't be locked: {line}",
+        "LimitMEMLOCK=infinity in the unit (--ulimit memlock=-1 for a container)",
+    ),
+    _rule(
         r"Free memory on device .* is less than desired GPU memory utilization",
         "gpu-memory",
         "the GPU was not free when the engine started: {line}",
@@ -173,7 +179,7 @@ _REST = (
         r"torch\._(?:dynamo|inductor)\.exc\.|InductorError|BackendCompilerFailed|triton\.compiler\.errors|CompilationError"
         r"|InvalidCxxCompiler|CppCompileError|ninja: build stopped|Error building extension"
         r"|ptxas (?:fatal|error)|PTXASError|failed to compile the model|hash of the compiled graph"
-        r"|[Nn]inja build failed|Could not find nvcc|nvcc fatal|triton\S*\.OutOfResources",
+        r"|Failed to find C compiler|[Nn]inja build failed|Could not find nvcc|nvcc fatal|triton\S*\.OutOfResources",
         "compile",
         "compilation failed: {line}",
         "a stale compile cache can do this: try with a fresh VLLM_CACHE_ROOT",
