@@ -246,3 +246,24 @@ async def test_what_runs_outside_of_units_is_told_with_what_to_do(host: TestHost
     shown = (await asyncio.to_thread(specd, config, "import", "system")).stdout
     assert shown.count("write a systemd unit") == 1
     assert "sk-12345678" not in done.stdout + shown
+
+
+async def test_what_cant_be_driven_says_why_and_what_to_do(host: TestHost, config: Path) -> None:
+    host.put("/opt/llm/loop.sh", f"#!/bin/bash\nwhile true; do\n  {serve_words(host)}\ndone\n", mode=0o755)
+    refused = {
+        "loop": ("/opt/llm/loop.sh", "line 3 of the script /opt/llm/loop.sh", "while"),
+        "unpublished": (
+            "/usr/local/bin/podman run --rm vllm/vllm-openai:test --model m",
+            "is not published on its host",
+            "-p 127.0.0.1:8000:8000",
+        ),
+        "other": ("/bin/sleep 1000", "runs no server that specd knows", "without UNIT, import lists what is"),
+    }
+    for name, (command, _, _) in refused.items():
+        host.put(f"/etc/systemd/system/{name}.service", unit_text(command))
+    host.systemctl("daemon-reload")
+    for name, (_, why, next_step) in refused.items():
+        done = await asyncio.to_thread(specd, config, "import", "system", f"{name}.service")
+        assert (done.returncode, done.stdout) == (4, ""), done.stdout
+        assert why in done.stderr
+        assert next_step in done.stderr
