@@ -251,7 +251,7 @@ async def test_what_runs_outside_of_units_is_told_with_what_to_do(host: TestHost
 async def test_what_cant_be_driven_says_why_and_what_to_do(host: TestHost, config: Path) -> None:
     host.put("/opt/llm/loop.sh", f"#!/bin/bash\nwhile true; do\n  {serve_words(host)}\ndone\n", mode=0o755)
     refused = {
-        "loop": ("/opt/llm/loop.sh", "line 3 of the script /opt/llm/loop.sh", "while"),
+        "loop": ("/opt/llm/loop.sh", "line 3 of the script /opt/llm/loop.sh", "next: change it there"),
         "unpublished": (
             "/usr/local/bin/podman run --rm vllm/vllm-openai:test --model m",
             "is not published on its host",
