@@ -5,9 +5,9 @@ import asyncio
 import re
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from specd.checking import Plan
@@ -16,6 +16,7 @@ from specd.checking.others import dependents_check
 from specd.checking.unit import unit_checks
 from specd.checks import Check
 from specd.cli.import_text import config_text, record_name
+from specd.cli.outside import outside_of_units
 from specd.cli.show import argv_text
 from specd.cli.terminal import Terminal, print_json
 from specd.cli.text import clean, table
@@ -32,22 +33,6 @@ from specd.start_times import Started, read_start
 
 __all__ = ["import_unit"]
 
-# Containers that run by themselves, and processes of a server in no service's cgroup; no pattern matches this text.
-_OUTSIDE = """\
-for tool in docker podman; do
-  command -v $tool >/dev/null && $tool ps --format '{{.Names}} {{.Image}} {{.Command}}' 2>/dev/null |
-    grep -iE 'vllm|sglang|llama' | while read -r name rest; do printf 'container %s\\t%s\\n' "$name" "$rest"; done
-done
-for process in /proc/[0-9]*; do
-  words=$(tr '\\0' ' ' <"$process/cmdline") 2>/dev/null
-  case $words in
-    *vllm\\ serv[e]*|*vllm.entrypoint[s]*|*sglang.launch_serve[r]*|*llama-serve[r]\\ *) ;;
-    *) continue ;;
-  esac
-  case $(cat "$process/cgroup" 2>/dev/null) in *.service*|*docker*|*libpod*) continue ;; esac
-  printf 'pid %s\\t%s\\n' "${process#/proc/}" "$words"
-done 2>/dev/null
-:"""
 _HERE = frozenset({"local", "localhost", "."})
 _MENTIONED = re.compile("vllm|sglang|llama", re.IGNORECASE)
 
@@ -169,20 +154,9 @@ async def _read(host: Host, manager: ServiceManager, unit: str, name: str) -> _F
     return _Found(facts, status, server, started, warnings)
 
 
-async def _outside(host: Host) -> list[tuple[str, str, str]]:
-    """Return rows for servers that run outside of any unit, which specd can't drive."""
-    done = await host.run(["sh", "-c", _OUTSIDE], check=False, timeout_s=20.0)
-    rows = []
-    for line in done.text.splitlines():
-        where, _, words = line.partition("\t")
-        rows.append((clean(where), "-", f"runs outside of a unit: {clean(words)[:80]}"))
-    if rows:
-        rows.append(("", "", "write a systemd unit for such a server first: specd drives units only"))
-    return rows
-
-
 async def _list(args: argparse.Namespace, host: Host, manager: ServiceManager) -> int:
     rows, units = [], []
+    command_lines: list[Sequence[str]] = []
     for unit in await _running_units(args, host, manager):
         try:
             facts = await manager.facts(unit)
@@ -195,14 +169,16 @@ async def _list(args: argparse.Namespace, host: Host, manager: ServiceManager) -
                 rows.append((clean(unit), "-", clean(error.what)))
             continue
         if server is not None:
+            command_lines.append(facts.argv)
             engine, command = server.engine, server.command
             words = f"port {command.port}, model {clean(command.served_name or command.model)}"
             rows.append((clean(unit), engine.name, words))
             units.append({"unit": unit, "engine": engine.name, "port": command.port})
-    outside = [] if manager.kind == "embedded" else await _outside(host)
-    rows += outside
+    outside = [] if manager.kind == "embedded" else await outside_of_units(host, command_lines, scope=args.scope)
+    rows += [(server.where, "-", f"{server.what}: {server.words[:80]}") for server in outside]
+    rows += [("", "", advice) for advice in dict.fromkeys(server.advice for server in outside)]
     if args.json:
-        print_json({"host": args.host, "units": units})
+        print_json({"host": args.host, "units": units, "outside": [asdict(server) for server in outside]})
     else:
         terminal = Terminal.of(sys.stdout)
         for line in table(rows):

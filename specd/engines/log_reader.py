@@ -32,7 +32,7 @@ _MEMORY_STAGES = {
     Stage.SERVER: ("while it served", "lower --gpu-memory-utilization or --max-num-seqs"),
 }
 _WEIGHTS_FRAME = re.compile(r", in (?:load_weights|weight_loader|\w*_weight_loader)\b")
-_REFUSAL = re.compile(r"(?:ValueError|NotImplementedError|AssertionError): \S")
+_REFUSAL = re.compile(r"(?:ValueError|KeyError|NotImplementedError|AssertionError): \S")
 _STAGE_PLACE = {stage: place for place, stage in enumerate(Stage.ORDER)}
 
 

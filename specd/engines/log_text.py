@@ -24,9 +24,10 @@ API, ENGINE, WORKER = 1, 2, 3
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BREAK = re.compile(r"[\r\n]+")
-# `docker compose` puts the container's name in front, Ray a worker's address behind its pid, torch its rank.
+# `docker compose` puts the container's name in front, `docker logs -t` the time, Ray a worker's address behind its pid,
+# torch its rank.
 _VLLM = re.compile(
-    r"(?:[\w.-]+ +\| )?"
+    r"(?:[\w.-]+ +\| )?(?:\d{4}-\d\d-\d\dT[\d:.]+Z ?)?"
     r"(?:\((?P<process>[A-Za-z][\w.-]*)(?: rank=\d+)? pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?)?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? "
     r"\[?(?P<source>[\w./-]+:\d+)\] ?)?"

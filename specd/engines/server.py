@@ -82,7 +82,9 @@ async def read_server(
         return None
     known, command = found
     command = await known.with_files(host, command, line.words, line.directory or directory)
-    command = dataclasses.replace(command, wrapper=", ".join(word for word in (*line.inside, command.wrapper) if word))
+    # The container's client is told with its image already.
+    wrappers = [word for word in command.wrapper.split(", ") if word and f"`{word}`" not in " ".join(line.inside)]
+    command = dataclasses.replace(command, wrapper=", ".join((*line.inside, *wrappers)))
     if line.container is not None:
         published = line.container.published(command.port)
         if published is None:

@@ -120,6 +120,7 @@ _RULES = LogRules(
     ),
     terminal=re.compile(
         r"Scheduler hit an exception|Received sigquit from a child process|Rank \d+ scheduler is dead"
+        r"|error while attempting to bind on address|Watchdog timeout \("
         r"|Initialization failed\. (?:warmup|detoken)|killed by the OOM killer|TokenizerManager hit an exception"
     ),
     stop=re.compile(r"(?:INFO:)?\s*Shutting down$|Gracefully exiting|SIGTERM received|KeyboardInterrupt"),
@@ -144,6 +145,12 @@ _RULES = LogRules(
             "kv-cache",
             "the KV cache ran out while it served: {line}",
             "lower --max-running-requests",
+        ),
+        FailureRule(
+            re.compile(r"Watchdog timeout \("),
+            "hang",
+            "a forward pass took longer than the server's own watchdog allows",
+            "see --watchdog-timeout; a hanging collective operation or a compilation can do it",
         ),
         *COMMON_FAILURES,
     ),

@@ -29,6 +29,7 @@ _QUOTING_LEVELS = frozenset({"DEBUG", "INFO"})
 _OWN_WORDS = 120
 # An exception's own message can go on for some lines (pydantic); more than this is something else.
 _MESSAGE_LINES = 10
+_MOST_EXCEPTIONS = 32
 _HEAD_LINES, _TAIL_LINES = 4, 20
 _CONTEXT_LINES = 12
 _LAST_WORDS_LINES = 40
@@ -90,6 +91,12 @@ class _Block:
         return [*(self.context if not self.exceptions else []), *self.head, *self.tail]
 
 
+def _header_of_next(block: _Block) -> str:
+    """Take back what looked like an exception's message and was the first line of the record after it."""
+    message = block.exceptions[-1]
+    return message.pop() if block.level and len(message) > 1 else ""
+
+
 class Tracebacks:
     """All errors of one log; `version` changes whenever the answer may have changed."""
 
@@ -103,6 +110,7 @@ class Tracebacks:
         self._bare_depth = 0
         self._count = 0
         self._usage: list[str] = []
+        self._next_header = ""
         self.is_stopping = False
         self.version = 0
 
@@ -157,9 +165,10 @@ class Tracebacks:
         )
         block.add(raw)
         block.in_frames = line.text.endswith(_TRACEBACK)
-        if not line.text.startswith(_TRACEBACK):
-            block.header = line.text.removesuffix(_TRACEBACK)
-            self._judge_message(line, raw)
+        block.header = self._next_header if line.text.startswith(_TRACEBACK) else line.text.removesuffix(_TRACEBACK)
+        self._next_header = ""
+        if block.header:
+            self._judge_message(line._replace(text=block.header))
         self._open[line.process if keeps_prefix else ""] = block
 
     def _continues(self, block: _Block, line: Line, raw: str) -> bool:
@@ -168,7 +177,8 @@ class Tracebacks:
         if line.level != block.level or line.source != block.source:
             return False
         if text.startswith(_TRACEBACK):
-            if block.exceptions and not block.in_frames and not block.is_entry and not block.header:
+            if block.exceptions and not block.in_frames and (block.level or not block.is_entry):
+                self._next_header = _header_of_next(block)
                 return False
             block.in_frames = True
         elif text.startswith(_CHAIN):
@@ -179,6 +189,7 @@ class Tracebacks:
                     block.is_entry = True
             elif _EXCEPTION.match(text):
                 block.in_frames = _TELLS_TRACEBACK.match(text) is not None
+                del block.exceptions[_MOST_EXCEPTIONS - 1 :]
                 block.exceptions.append([text])
                 if text.startswith("KeyboardInterrupt") and not self._is_terminal:
                     self.is_stopping = True
@@ -257,7 +268,7 @@ class Tracebacks:
             self._troubles.remove(worst)
         self._troubles.append(trouble)
 
-    def _judge_message(self, line: Line, raw: str) -> None:
+    def _judge_message(self, line: Line) -> None:
         """Notice a line that ends all, or a stop that was asked for."""
         if self._rules.stop.match(line.text):
             deep = any(trouble.rank == ROOT and trouble.depth >= ENGINE for trouble in self._troubles)
@@ -284,7 +295,7 @@ class Tracebacks:
         if line.level not in _QUOTING_LEVELS and self._rules.terminal.search(text[:_OWN_WORDS]):
             return self._alone(line, raw)
         if self._rules.stop.match(text):
-            self._judge_message(line, raw)
+            self._judge_message(line)
         elif not line.level and self._rules.native.search(text[:_OWN_WORDS]):
             self._order += 1
             self.version += 1

@@ -1,6 +1,7 @@
 """States loading and cudagraph-compile: follow the candidate's start until it can answer, exits, or stops moving."""
 
 from specd.engines.engine import Failure, Stage
+from specd.engines.hangs import hang_hint
 from specd.phases.context import Context
 from specd.phases.step import Step
 from specd.watch import UnitWatch
@@ -59,5 +60,6 @@ def stalled(ctx: Context, watch: UnitWatch, state: State) -> Step | None:
     if not limit or idle < limit:
         return None
     sentence = f"hung in {state.value} (stage {watch.stage}): nothing has moved for {idle:.0f} s"
-    failure = Failure(kind="hang", sentence=sentence, lines=watch.last_lines(20), hint="see the candidate's log")
+    lines = watch.last_lines(20)
+    failure = Failure(kind="hang", sentence=sentence, lines=lines, hint=hang_hint(watch.stage, lines))
     return Step(Trigger.TIMED_OUT, failure.sentence, Outcome.FAILED, failure)

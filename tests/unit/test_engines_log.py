@@ -361,6 +361,19 @@ def test_a_flood_is_held_in_little_memory() -> None:
     assert all(len(block.lines) <= 36 for block in tracebacks._open.values())
 
 
+def test_errors_of_one_place_stay_apart_and_are_held_in_little_memory() -> None:
+    head = "(APIServer pid=1) ERROR 12-01 10:00:00 [serving_chat.py:240] "
+    one = ["Error in preprocessing prompt inputs", "Traceback (most recent call last):", '  File "/v/x.py", line 1']
+    reader = VllmReader()
+    for number in range(2000):
+        for line in (*one, f"ValueError: too long: {number}"):
+            reader.feed(head + line)
+            assert reader.failure() is None
+    (block,) = reader._tracebacks._open.values()
+    assert [message[0] for message in block.exceptions] == ["ValueError: too long: 1999"]
+    assert block.header == one[0]
+
+
 def test_lines_shown_hold_no_control_characters() -> None:
     head = "(EngineCore pid=2) ERROR 12-01 10:00:02 [core.py:700] "
     reader, _ = feed(head + "EngineCore failed to start.", head + "Traceback (most recent call last):",

@@ -38,7 +38,7 @@ def verdict(log: Log) -> tuple[str, str]:
     return failure.kind, failure.sentence
 
 
-@pytest.mark.parametrize("log", logs("known.toml"), ids=lambda log: log.name)
-def test_known_logs(log: Log) -> None:
+@pytest.mark.parametrize("log", logs("logs.toml"), ids=lambda log: log.name)
+def test_each_log_has_its_class_or_none(log: Log) -> None:
     kind, sentence = verdict(log)
     assert (kind, log.says in sentence) == (log.kind, True), sentence

@@ -34,6 +34,11 @@ _FILES = (
         "give a directory that exists on the host and holds a config.json",
     ),
     _rule(
+        r"Incorrect path_or_model_id: '(?P<path>[^']*)'",
+        "missing-file",
+        "there is no model directory {path} on the host",
+    ),
+    _rule(
         r"Repo id must be in the form .*?: '(?P<path>[^']*)'",
         "missing-file",
         "there is no model directory {path} on the host",
@@ -43,9 +48,16 @@ _FILES = (
         "missing-file",
         "there are no weight files in {path}",
     ),
+    _rule(r"(?P<path>\(\S+\)) appears path-like, but doesn't exist", "missing-file", "there is no file {path}"),
     _rule(r"does not appear to have a file named (?P<path>\S+)", "missing-file", "{line}"),
     _rule(r"FileNotFoundError: .*?'(?P<path>[^']+)'", "missing-file", "there is no {path}"),
     _rule(r"FileNotFoundError|NotADirectoryError|No such file or directory", "missing-file"),
+    _rule(
+        r"Read-only file system(?:: '(?P<path>[^']+)')?",
+        "missing-file",
+        "the service can't write there: {line}",
+        "see ProtectSystem= and ReadWritePaths= of the unit, or how the container binds it",
+    ),
     _rule(r"PermissionError: .*?'(?P<path>[^']+)'", "missing-file", "the service's user may not use {path}"),
     _rule(
         r"(?:ModuleNotFoundError|ImportError): .*?pip install (?P<package>[\w.=-]+)",
@@ -79,7 +91,8 @@ _HUB = (
         transient=True,
     ),
     _rule(
-        r"GatedRepoError|RepositoryNotFoundError|401 Client Error|403 Client Error|LocalEntryNotFoundError"
+        r"GatedRepoError|RepositoryNotFoundError|40[134] Client Error|is not a valid model identifier listed on"
+        r"|LocalEntryNotFoundError"
         r"|OfflineModeIsEnabled|outgoing traffic has been disabled",
         "hub",
         "the model hub did not give the files: {line}",
@@ -88,6 +101,12 @@ _HUB = (
 )
 
 _MEMORY = (
+    _rule(
+        r"ibv_reg_mr failed|RLIMIT_MEMLOCK|\bmemlock\b",
+        "host-memory",
+        "memory can't be locked: {line}",
+        "LimitMEMLOCK=infinity in the unit (--ulimit memlock=-1 for a container)",
+    ),
     _rule(
         r"Free memory on device .* is less than desired GPU memory utilization",
         "gpu-memory",
@@ -130,7 +149,10 @@ _MEMORY = (
         "the host's memory ran out: {line}",
     ),
     _rule(
-        r"No space left on device", "host-memory", "no space left: {line}", "look at /dev/shm and at the cache's disk"
+        r"No space left on device|Disk quota exceeded",
+        "host-memory",
+        "no space left: {line}",
+        "look at /dev/shm and at the cache's disk",
     ),
 )
 
@@ -157,7 +179,7 @@ _REST = (
         r"torch\._(?:dynamo|inductor)\.exc\.|InductorError|BackendCompilerFailed|triton\.compiler\.errors|CompilationError"
         r"|InvalidCxxCompiler|CppCompileError|ninja: build stopped|Error building extension"
         r"|ptxas (?:fatal|error)|PTXASError|failed to compile the model|hash of the compiled graph"
-        r"|[Nn]inja build failed|Could not find nvcc|nvcc fatal|triton\S*\.OutOfResources",
+        r"|Failed to find C compiler|[Nn]inja build failed|Could not find nvcc|nvcc fatal|triton\S*\.OutOfResources",
         "compile",
         "compilation failed: {line}",
         "a stale compile cache can do this: try with a fresh VLLM_CACHE_ROOT",
@@ -170,7 +192,8 @@ _REST = (
         "compare what nvidia-smi says on the host with what this build of the engine needs",
     ),
     _rule(
-        r"illegal memory access|unspecified launch failure|device-side assert|misaligned address|uncorrectable ECC"
+        r"illegal memory access|Triton Error \[CUDA\]"
+        r"|unspecified launch failure|device-side assert|misaligned address|uncorrectable ECC"
         r"|Segmentation fault|Segfault encountered|Fatal Python error|CUDA error: ",
         "engine-died",
         "the engine crashed on the device: {line}",
@@ -180,6 +203,17 @@ _REST = (
         "bad-value",
         "the engine has no model of the architecture {which}",
         "is it a model, or a draft, that this version can run?",
+    ),
+    _rule(
+        r"contains custom code which must be executed|trust_remote_code=True|--trust-remote-code",
+        "bad-value",
+        "the model brings code of its own, and the engine may not run it: {line}",
+        "--trust-remote-code lets it, if you trust the model",
+    ),
+    _rule(
+        r"[Qq]uantization \w+ .{0,80}not supported for .{0,20}current GPU|[Mm]in(?:imum)? capability: \d+",
+        "bad-value",
+        "this GPU can't run the quantization: {line}",
     ),
     _rule(r"TypeError: \S*__init__\(\) got an unexpected keyword argument", "bad-value"),
 )

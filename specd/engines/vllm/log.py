@@ -183,7 +183,10 @@ VLLM_RULES = LogRules(
         r'File "(?:<frozen runpy>|<string>|.*/bin/vllm|.*multiprocessing/(?:process|spawn)\.py)", line'
     ),
     failures=FAILURES,
-    refusing_frame=re.compile(r'File ".*/vllm/(?:config(?:/|\.py)|engine/arg_utils\.py|platforms/)'),
+    refusing_frame=re.compile(
+        r'File ".*/vllm/(?:config(?:/|\.py)|engine/arg_utils\.py|platforms/|model_executor/layers/quantization/)'
+        r'|File ".*/vllm/entrypoints/.*, in validate_'
+    ),
 )
 
 _SPECULATIVE = re.compile(
