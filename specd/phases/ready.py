@@ -64,8 +64,10 @@ async def candidate_view(ctx: Context) -> tuple[UnitFacts, Server]:
     try:
         facts = ctx.candidate_facts = await ctx.manager.facts(ctx.candidate_name, as_loaded=True)
     except UnitError:
-        if (facts := ctx.candidate_facts or _stored(ctx)) is None:
+        known = ctx.candidate_facts or _stored(ctx)
+        if known is None:
             raise
+        facts = known
     server = await find_server(ctx.service, ctx.host, facts)
     ctx.secrets.update(server.secrets)
     return facts, server
