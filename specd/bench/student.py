@@ -15,19 +15,25 @@ def quantile(p: float, df: float) -> float:
         return 0.0
     if p < 0.5:
         return -quantile(1 - p, df)
-    high = 1.0
+    low, high = 0.0, 1.0
     while _cdf(high, df) < p:
-        high *= 2
-    low = 0.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if _cdf(middle, df) < p:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+        low, high = high, high * 2
+    t = (low + high) / 2
+    # Newton's steps, kept inside a bracket that shrinks.
+    for _ in range(100):
+        missing = p - _cdf(t, df)
+        low, high = (t, high) if missing > 0 else (low, t)
+        step = missing / _density(t, df)
+        nearer = t + step if low < t + step < high else (low + high) / 2
+        if abs(nearer - t) <= 1e-12 * t:
+            return nearer
+        t = nearer
+    return t
+
+
+def _density(t: float, df: float) -> float:
+    log_front = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - math.log(df * math.pi) / 2
+    return math.exp(log_front - (df + 1) / 2 * math.log1p(t * t / df))
 
 
 def _cdf(t: float, df: float) -> float:

@@ -35,9 +35,13 @@ def rejudged(trial: Mapping[str, Any], levels: Mapping[str, Any], text: str) -> 
     if not all(sides.values()):
         return dict(trial)
     found = compare(sides["baseline"], sides["candidate"], policy_from(text, levels.get("policy") or {}))
-    reason = f"{found.reason} (judged anew by {clean(text)}; it was {trial.get('outcome')})"
-    body = {**found.as_json(), "reason": reason}
-    return {**trial, "comparison": body, "outcome": found.outcome, "reason": reason}
+    outcome, said = found.outcome, found.reason
+    if trial.get("failure") and trial.get("outcome") == "invalid":
+        # Found in what the engine counted, which is not part of the samples: no policy makes it valid.
+        outcome, said = "invalid", clean(trial.get("reason") or "")
+    reason = f"{said} (judged anew by {clean(text)}; it was {trial.get('outcome')})"
+    body = {**found.as_json(), "outcome": outcome, "reason": reason}
+    return {**trial, "comparison": body, "outcome": outcome, "reason": reason}
 
 
 def _level(body: Mapping[str, Any]) -> LevelDone:

@@ -212,6 +212,9 @@ def test_another_policy_judges_the_same_samples_anew() -> None:
     assert "judged anew by margin=0.2; it was worse" in other["reason"]
     assert rejudged(stored, measured, "metric=ttft")["outcome"] == "equivalent"
     assert rejudged(stored, {}, "margin=0.2") == stored
+    failure = {"kind": "speculation-inactive", "sentence": "drafted nothing"}
+    void = trial(outcome="invalid", reason="drafted nothing", failure=failure)
+    assert rejudged(void, measured, "margin=0.02")["outcome"] == "invalid"
     with pytest.raises(UsageError, match=r"did you mean metric\?.*at least 0") as caught:
         policy_from("metrik=ttft,margin=5", {})
     assert caught.value.exit_code == 2
