@@ -1,7 +1,9 @@
 """Runs a benchmark plan against one side, keeping each finished level; used by baseline and benchmark."""
 
+import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 from specd.bench.plan import BenchPlan, Level, LevelDone, Progress
 from specd.bench.summary import acceptance, prefix_hit_rate, summarise
 from specd.engines.engine import Engine, ServerCommand
+from specd.engines.openai_probe import Health
+from specd.errors import BenchError
 from specd.phases.context import Context
 from specd.phases.pace import Pace
 from specd.services.service import UnitFacts
@@ -16,6 +20,9 @@ from specd.store import MeasuredLevel
 from states.events import BenchmarkProgressed, LevelMeasured
 
 __all__ = ["foreign_requests", "measure", "plan_digest", "summaries"]
+
+_TRIES = 2
+_ANSWERS_S = 15.0
 
 
 def plan_digest(plan: BenchPlan, model: str) -> str:
@@ -38,15 +45,37 @@ async def measure(
 
     Ends earlier once `is_sure` says so of what is measured by then.
     """
+    measured = [each.done for each in have]
+    for tries_left in range(_TRIES - 1, -1, -1):
+        try:
+            await _measure(ctx, side, invocation, facts, command, engine, measured, is_sure)
+            return
+        except BenchError as error:
+            # A link that was cut in the middle, or a restarted sshd: what is measured stays, the rest begins again.
+            if not tries_left or not await _answers(ctx, facts, command):
+                raise
+            ctx.note("info", f"the measurement of the {side} is taken up again: {error.what}")
+
+
+async def _measure(
+    ctx: Context,
+    side: str,
+    invocation: str,
+    facts: UnitFacts,
+    command: ServerCommand,
+    engine: Engine,
+    measured: list[LevelDone],
+    is_sure: Callable[[list[LevelDone]], bool],
+) -> None:
+    """Measure what is missing once; appends to `measured`."""
     plan = ctx.plan()
     digest = plan_digest(plan, ctx.model(command))
-    done = {measured.done.level for measured in have}
+    done = {each.level for each in measured}
     wanted = list(plan.work())
     missing = tuple(level for level in wanted if level not in done)
-    measured_now = [measured.done for measured in have]
-    if not missing or is_sure(measured_now):
+    if not missing or is_sure(measured):
         return
-    pace = Pace(plan, missing, _known_s(ctx, digest, have))
+    pace = Pace(plan, missing, _known_s(ctx, digest, measured))
     async with (
         ctx.route(command) as route,
         ctx.benchmark.measure(ctx.target(route, facts, command), plan, missing) as run,
@@ -54,24 +83,39 @@ async def measure(
         async for item in run:
             if isinstance(item, Progress):
                 _progressed(ctx, side, item, pace)
-            else:
-                pace.finished(item)
-                measured_now.append(item)
-                ctx.store.add_level(ctx.row, side, invocation, digest, item)
-                ctx.bus.emit(
-                    LevelMeasured(
-                        trial=ctx.row.id,
-                        service=ctx.service.name,
-                        side=side,
-                        concurrency=item.level.concurrency,
-                        repeat=item.level.repeat,
-                        rate=item.level.rate,
-                        summary=_summary(engine, [item]),
-                    )
-                )
-                if _ends_repeat(item.level, wanted) and is_sure(measured_now):
-                    _told_sure(ctx, item.level.repeat, plan, len(missing) - len(measured_now) + len(have))
-                    break
+                continue
+            pace.finished(item)
+            measured.append(item)
+            ctx.store.add_level(ctx.row, side, invocation, digest, item)
+            _tell_level(ctx, side, item, _summary(engine, [item]))
+            if _ends_repeat(item.level, wanted) and is_sure(measured):
+                _told_sure(ctx, item.level.repeat, plan, len(wanted) - len(measured))
+                break
+
+
+async def _answers(ctx: Context, facts: UnitFacts, command: ServerCommand) -> bool:
+    """Wait a little until the server answers again; False when it does not. Raises HostUnreachable."""
+    until = time.monotonic() + _ANSWERS_S
+    while time.monotonic() < until:
+        async with ctx.probe(facts, command) as probe:
+            if await probe.health() is Health.UP:
+                return True
+        await asyncio.sleep(0.2)
+    return False
+
+
+def _tell_level(ctx: Context, side: str, item: LevelDone, summary: dict[str, object]) -> None:
+    ctx.bus.emit(
+        LevelMeasured(
+            trial=ctx.row.id,
+            service=ctx.service.name,
+            side=side,
+            concurrency=item.level.concurrency,
+            repeat=item.level.repeat,
+            rate=item.level.rate,
+            summary=summary,
+        )
+    )
 
 
 def _ends_repeat(level: Level, wanted: list[Level]) -> bool:
@@ -85,11 +129,11 @@ def _told_sure(ctx: Context, repeat: int, plan: BenchPlan, levels_left: int) -> 
         ctx.note("info", f"sure after {repeat} of {plan.repeats} repeats, so {saved} requests were not needed")
 
 
-def _known_s(ctx: Context, digest: str, have: list[MeasuredLevel]) -> dict[tuple[int, float], float]:
+def _known_s(ctx: Context, digest: str, have: list[LevelDone]) -> dict[tuple[int, float], float]:
     """Return the seconds of a level of each load, from what is measured of either side under this plan."""
     invocation = str((ctx.fact("baseline") or {}).get("invocation"))
-    levels = [*ctx.store.baseline_levels(ctx.service.name, invocation, digest), *have]
-    return {measured.done.level.load: measured.done.wall_s for measured in levels}
+    known = [each.done for each in ctx.store.baseline_levels(ctx.service.name, invocation, digest)]
+    return {done.level.load: done.wall_s for done in (*known, *have)}
 
 
 def _progressed(ctx: Context, side: str, item: Progress, pace: Pace) -> None:

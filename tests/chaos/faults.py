@@ -188,7 +188,8 @@ async def sshd_restarted(scene: Scene) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def journald_restarted(scene: Scene) -> AsyncIterator[None]:
-    """The journal's daemon is ended and started again by systemd."""
+    """The journal's daemon is ended and started again by systemd, as often as it is asked to."""
+    await asyncio.to_thread(_remote(scene).host.systemctl, "reset-failed", "systemd-journald")
     await asyncio.to_thread(_remote(scene).host.systemctl, "restart", "systemd-journald")
     yield
 

@@ -22,7 +22,8 @@ CHAINS = random.Random(SEED).sample([f for f in SURVIVED if f != "daemon-disk-fu
 def drawn(faults: tuple[str, ...], count: int) -> list[Cell]:
     """Return that many cells, of as many states and faults as they reach."""
     chance = random.Random(SEED)
-    states, kinds = list(STATES), list(faults)
+    # Whether a candidate is kept depends on a verdict, and so on how busy this machine is.
+    states, kinds = [state for state in STATES if state != "kept"], list(faults)
     chance.shuffle(states)
     chance.shuffle(kinds)
     return [
