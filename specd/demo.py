@@ -66,6 +66,7 @@ benchmark = "demo"
 
 [services.demo.policy]
 metric = "tpot"
+drift_check = false
 
 [benchmarks.demo]
 levels = [1, 4]
