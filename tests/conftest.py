@@ -24,8 +24,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of the real engine, which take longest, and give them time for its installation."""
-    items.sort(key=lambda item: item.get_closest_marker("engine") is None)
+    """Begin with the tests that take longest, those of the real engine, which get time for its installation."""
+    items.sort(key=lambda item: (item.get_closest_marker("engine") is None, "crash" not in item.path.parts))
     for item in items:
         if item.get_closest_marker("engine") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(ENGINE_TEST_TIMEOUT_S))
