@@ -70,8 +70,8 @@ drift_check = false
 
 [benchmarks.demo]
 levels = [1, 4]
-repeats = 2
-requests = 5
+repeats = 1
+requests = 10
 prompts = "quick"
 max_tokens = 48
 warmup_requests = 2
